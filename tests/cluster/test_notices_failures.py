@@ -2,6 +2,7 @@
 notice is missed.
 """
 
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from tests.cluster.metadata_server import (
 from tests.cluster.waiting import until
 from tests.cluster.watchers import RecordedCalls, looks_again, watching
 from tuner.cluster.notices.notice import Notice
-from tuner.cluster.notices.watcher import Watcher
 
 Name = Literal["aws", "gcp", "azure"]
 CLOUDS: dict[Name, tuple[Callable[[], Any], str, str, str, str]] = {
@@ -60,8 +60,15 @@ FAILURES: dict[str, tuple[Failure, dict[str, Any]]] = {
 }
 
 
-def troubled(watcher: Watcher, name: str) -> Callable[[], bool]:
-    return lambda: bool(watcher.state.get(name))
+def troubled(caplog: pytest.LogCaptureFixture, name: str) -> Callable[[], bool]:
+    """Return a function that returns whether the watcher's last message about a feed reports a problem."""
+
+    def is_troubled() -> bool:
+        texts = [record.getMessage() for record in tuple(caplog.records)]
+        about = [text for text in texts if text.startswith(f"{name}: ")]
+        return bool(about) and about[-1].endswith("; retrying")
+
+    return is_troubled
 
 
 # The gate tests each failure with one cloud. The watchers differ in how they read an answer, which test_notices_reading.py tests.
@@ -74,28 +81,31 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("cloud", "failure"), PAIRS)
-def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name, failure: str) -> None:
+def test_failing_service_neither_invents_withdraws_nor_hides_notices(
+    cloud: Name, failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tuner.notices")  # the message that a feed answers again
     make, give_notice, part, call, name = CLOUDS[cloud]
     how, patience = FAILURES[failure]
     recorder = RecordedCalls()
     with (
         MetadataServer(make()) as server,
-        watching(server, cloud, recorder, gcp_hang_s=0, **patience) as watcher,
+        watching(server, cloud, recorder, gcp_hang_s=0, **patience),
     ):
         until(lambda: server.request_count(part) >= 2)
         server.fail(part, how)
         looks_again(server, part, 1)  # Earlier requests have been answered or have timed out.
-        until(troubled(watcher, name))
+        until(troubled(caplog, name))
         getattr(server.cloud, give_notice)()
         looks_again(server, part)
         assert recorder.calls == []
         server.fix()
         recorder.waits_for(call)
         server.fail(part, how)
-        until(troubled(watcher, name))
+        until(troubled(caplog, name))
         looks_again(server, part)
         server.fix()
-        until(lambda: not watcher.state[name])
+        until(lambda: not troubled(caplog, name)())
         looks_again(server, part)
         assert recorder.calls == [call]
         assert server.request_count("elsewhere") == 0
@@ -106,37 +116,41 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
     [status(403), status(404), status(500), says(b"a\r\nX-Evil: b")],
     ids=["403", "404", "500", "invalid"],
 )
-def test_aws_notices_are_not_requested_without_a_valid_token(failure: Failure) -> None:
+def test_aws_notices_are_not_requested_without_a_valid_token(
+    failure: Failure, caplog: pytest.LogCaptureFixture
+) -> None:
     recorder = RecordedCalls()
     with MetadataServer(Aws()) as server:
         server.cloud.interrupt()
         server.fail("api/token", failure)
-        with watching(server, "aws", recorder) as watcher:
-            until(troubled(watcher, "AWS instance-action"))
+        with watching(server, "aws", recorder):
+            until(troubled(caplog, "AWS instance-action"))
             assert server.request_count("instance-action") == 0
             server.fix()
             recorder.waits_for("+aws/instance-action")
 
 
-def test_service_down_at_watch_start_is_reported_as_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_down_at_watch_start_is_reported_as_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = MetadataServer(Aws())
         monkeypatch.setattr(server, "url", f"http://127.0.0.1:{free.getsockname()[1]}")
-        with server, watching(server, "aws", RecordedCalls()) as watcher:
-            until(troubled(watcher, "AWS instance-action"))
+        with server, watching(server, "aws", RecordedCalls()):
+            until(troubled(caplog, "AWS instance-action"))
 
 
-def test_azure_first_answer_has_a_longer_timeout() -> None:
+def test_azure_first_answer_has_a_longer_timeout(caplog: pytest.LogCaptureFixture) -> None:
     recorder = RecordedCalls()
     with MetadataServer(Azure()) as server:
         server.cloud.schedule()
         server.fail("scheduledevents", hangs, times=1)
         patience = {"answer_s": 0.5, "azure_first_answer_s": 300.0}
-        with watching(server, "azure", recorder, **patience) as watcher:
+        with watching(server, "azure", recorder, **patience):
             until(lambda: server.request_count("scheduledevents") == 1)
             time.sleep(0.7)
-            assert not troubled(watcher, "Azure scheduled events")()
+            assert not troubled(caplog, "Azure scheduled events")()
             server.fix()
             until(lambda: bool(recorder.calls))
 
@@ -151,13 +165,13 @@ def test_azure_machine_name_is_requested_again_after_failure() -> None:
         assert server.request_count("compute/name") == 4
 
 
-def test_unreadable_event_does_not_withdraw_a_notice() -> None:
+def test_unreadable_event_does_not_withdraw_a_notice(caplog: pytest.LogCaptureFixture) -> None:
     recorder = RecordedCalls()
-    with MetadataServer(Azure()) as server, watching(server, "azure", recorder) as watcher:
+    with MetadataServer(Azure()) as server, watching(server, "azure", recorder):
         server.cloud.schedule("a")
         recorder.waits_for("+azure/a")
         server.cloud.events = [{"EventId": "a", "Resources": ["worker_3"], "EventType": "Preemp"}]
-        until(troubled(watcher, "Azure scheduled events"))
+        until(troubled(caplog, "Azure scheduled events"))
         server.cloud.schedule("b")
         recorder.waits_for("+azure/a", "+azure/b")
         looks_again(server, "scheduledevents")

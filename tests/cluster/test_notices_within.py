@@ -62,7 +62,7 @@ def test_detected_cloud_is_watched() -> None:
         watcher.start()
         server.cloud.preempt()
         recorder.waits_for("+gcp/preempted")
-        assert set(watcher.state) == {"Google preempted", "Google maintenance-event"}
+        until(lambda: server.request_count("maintenance-event") > 0)
         watcher.close()
 
 
@@ -150,7 +150,6 @@ def test_unstarted_watcher_can_be_closed_and_releases_nothing() -> None:
     watcher = Watcher(lambda _: None, lambda _: None)
     watcher.close()
     assert not watcher.release(OPERATORS)
-    assert watcher.state == {}
 
 
 @given(failures=st.integers(1, 10**6), seed=st.integers())

@@ -3,7 +3,7 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from random import Random
@@ -43,6 +43,7 @@ class Watcher:
         # Unlike a lock, `SimpleQueue.put` is reentrant, so a signal handler may call it. None ends the thread.
         self._announced: SimpleQueue[Notice | None] = SimpleQueue()
         self._feeds: list[Feed] = []
+        # By the feed's name, the problem with its last answer. Empty if there was none.
         self._errors: dict[str, str] = {}
         self._calling = threading.Lock()
         self._over = threading.Event()
@@ -90,11 +91,6 @@ class Watcher:
                     error or type(error).__name__,
                 )
         return False
-
-    @property
-    def state(self) -> Mapping[str, str]:
-        """The problem with each feed's last answer, by the feed's name. An empty text means no problem."""
-        return {feed.name: self._errors[feed.name] for feed in tuple(self._feeds)}
 
     def _pass_on_announced(self) -> None:
         passed_on: dict[str, Notice] = {}
