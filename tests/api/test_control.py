@@ -159,6 +159,27 @@ def test_trial_and_time_limits_cannot_be_set_below_their_use(
     assert patch(client, job, budget={"trials": begun}).status_code == 200
 
 
+def test_repeats_of_a_confirmation_do_not_count_for_the_limit_of_trials(
+    client: TestClient, service: FakeService
+) -> None:
+    budget, auto = {"usd": 1, "trials": 6}, {"scheduler": "auto", "sampler": "random"}
+    confirm = {"candidates": 3, "seeds": 3}
+    job = fakes.submit(client, budget=budget, confirm=confirm, algorithm=auto)
+    run = fakes.simulate(service, job)
+    assert client.get(f"/v1/jobs/{job}").json()["stop_reason"] == "confirmed"
+    assert len(run.loop.state.trials) > 6
+    for change in ({"usd": 2}, {"trials": 9}, {"trials": 6}):
+        assert patch(client, job, budget=change).status_code == 200
+    problem = check_problem(patch(client, job, budget={"trials": 5}), 409)
+    assert "6 trials have already begun" in problem["detail"]
+    client.post(f"/v1/jobs/{job}/resume")
+    enqueued = client.post(f"/v1/jobs/{job}/trials", json={"config": {"lr": 0.0123, "width": 9}})
+    assert enqueued.status_code == 409
+    patch(client, job, budget={"trials": 7})
+    enqueued = client.post(f"/v1/jobs/{job}/trials", json={"config": {"lr": 0.0123, "width": 9}})
+    assert enqueued.status_code == 202, enqueued.json()
+
+
 def test_budget_change_affects_only_the_given_limits(client: TestClient, spending: str) -> None:
     before = client.get(f"/v1/jobs/{spending}").json()["budget"]
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [

@@ -6,8 +6,10 @@ from tests.tuning.test_decide import AT, Story, begins
 from tuner.database.codec import decode
 from tuner.domain import commands as do
 from tuner.domain import events as ev
+from tuner.domain.budget import Budget
 from tuner.domain.ids import trial_id
 from tuner.domain.job import Confirm
+from tuner.domain.money import Money
 from tuner.tuning.confirm import confidence, mean
 from tuner.tuning.reserve import Reserve
 
@@ -85,6 +87,22 @@ def test_candidates_are_different_configurations_in_new_jobs(
         complete(story, number, value)
     assert repeats(story) == again
     assert [trial.config["x"] for trial in story.state.trials[5:]] == configs
+
+
+@pytest.mark.parametrize(("rules", "more"), [(0, 0), (ev.RULES, 2)], ids=["earlier release", "now"])
+def test_repeats_do_not_count_as_trials_of_the_budget(rules: int, more: int) -> None:
+    """The search used its two trials, and one configuration was confirmed. Then two further trials are allowed."""
+    story = searched(0.9, 0.5, seeds=2)
+    for number in (2, 3):
+        complete(story, number, 0.8)
+    assert story.state.ended
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=4)))
+    story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
+    for trial in range(4, 4 + more):
+        assert story.state.trials[trial].repeats is None
+        complete(story, trial, 0.1)
+    assert story.state.confirming or story.state.ended
+    assert sum(trial.repeats is None for trial in story.state.trials) == 2 + more
 
 
 def test_preempted_repeat_resumes_before_another_begins() -> None:

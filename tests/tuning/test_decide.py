@@ -44,7 +44,7 @@ class Story:
         )
         self.state = State.fresh(self.spec, concurrency=concurrency, rate=Rate(Price(3_600_000)))
         self.orders: list[do.Command] = []
-        self.tell(ev.Launched(AT), ev.ControlRequested(AT, "resume"))
+        self.tell(ev.Launched(AT, rules=ev.RULES), ev.ControlRequested(AT, "resume"))
 
     def tell(self, *events: ev.Event) -> list[do.Command]:
         """Return the commands that follow, without requests for suggestions."""

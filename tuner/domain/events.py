@@ -16,6 +16,10 @@ from tuner.domain.time import Instant
 
 Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
+#: The newest version of the decision rules. Version 0 are the rules of jobs that earlier releases launched. Since version 1, the repeats
+#: of a confirmation do not count as trials of the budget.
+RULES = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Launched:
@@ -26,6 +30,8 @@ class Launched:
     saved: Mapping[str, int] = field(default_factory=dict)
     #: How many trials may run at once from now on. None if the number has not changed.
     concurrency: int | None = field(default=None, metadata={"new": True})
+    #: Version of the decision rules from now on. Events before this launch are replayed with the version of their own launch.
+    rules: int = field(default=0, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def recover(
                 _end_attempt(loop, tx, row, now)
         ran = [loop.state.trials[number].id for number in sorted(loop.state.active)]
         saved = {trial: loop.saved.get(trial, 0) for trial in ran}
-        launched = ev.Launched(now, saved, loop.concurrency)
+        launched = ev.Launched(now, saved, loop.concurrency, ev.RULES)
         tx.append(launched)
         loop.state, _ = decide(loop.state, launched)
         loop.learner.learn(loop.state, launched)

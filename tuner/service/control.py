@@ -30,6 +30,7 @@ from tuner.service.submit import chosen_teacher, concurrency_of
 from tuner.service.views import JobView, job_view, revision_of
 from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
+from tuner.store.best import repeats
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.tuning.guard import UNKNOWN_NEED_NS
@@ -279,7 +280,7 @@ def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
         raise TooManyWaiting(
             f"{waiting} configurations of this job are already waiting, which is the maximum; enqueue more when some of them have begun"
         )
-    begun, most = jobs.trials_begun(db, row.id), row.budget.trials
+    begun, most = _trials_begun(db, row), row.budget.trials
     if most is not None and begun + waiting >= most:
         raise Conflict(
             f"the budget allows {most} trials, and all of them have begun or are waiting; raise budget.trials first"
@@ -395,8 +396,9 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
     ]
     if faults:
         raise Invalid(*faults)
-    begun, ran_ns = jobs.trials_begun(db, row.id), row.running_ns(now)
-    if budget.trials is not None and budget.trials < begun:
+    begun, ran_ns = _trials_begun(db, row), row.running_ns(now)
+    # A limit that stays the same is accepted, so that another one can be changed.
+    if budget.trials is not None and budget.trials != row.budget.trials and budget.trials < begun:
         raise Conflict(f"{begun} trials have already begun; set budget.trials to at least this number")
     changed = budget.wall_clock_ns != row.budget.wall_clock_ns
     if budget.wall_clock_ns is not None and changed and budget.wall_clock_ns < ran_ns:
@@ -405,6 +407,12 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         )
     if budget != row.budget:
         jobs.set_budget(db, row.id, budget)
+
+
+def _trials_begun(db: Connection, row: JobRow) -> int:
+    """Return how many trials of the job count for `budget.trials`: all except the repeats of a confirmation."""
+    again = repeats(db, row.id) if row.spec.confirm is not None else ()
+    return jobs.trials_begun(db, row.id) - len(again)
 
 
 def continue_job(db: Connection, row: JobRow, now: Instant) -> None:

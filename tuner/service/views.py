@@ -49,7 +49,7 @@ class JobView:
         if budget.wall_clock_ns is not None:
             parts.append(self.running_ns / budget.wall_clock_ns)
         if budget.trials is not None:
-            # The limit counts every trial that has begun.
+            # Repeats of a confirmation do not count for this limit, but they begin only after a limit is nearly used up.
             parts.append(sum(self.states.values()) / budget.trials)
         return min(1.0, max(parts))
 

@@ -36,6 +36,7 @@ def next_repeat(state: State) -> TrialRecord | None:
         len(state.trials), candidate.config, state.max_step, repeats=candidate.number, seed=seed
     )
     state.trials.append(repeat)
+    state.repeats += 1
     state.set(repeat, "new")
     return repeat
 

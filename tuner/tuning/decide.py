@@ -115,7 +115,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
     if state.ended or (state.ending and not state.ending.is_from_reports):
         state.ending = None
     state.accepting_work, state.suggesting, state.ended = False, False, False
-    state.concurrency = event.concurrency or state.concurrency
+    state.concurrency, state.rules = event.concurrency or state.concurrency, event.rules
     _money_moved(state)
     for number in sorted(state.active):
         trial = state.trials[number]

@@ -125,7 +125,9 @@ class State:
     rate: Rate
     rungs: list[Rung]
     reduction_factor: int
+    rules: int = 0  #: The version of the decision rules, as the newest `Launched` names it.
     trials: list[TrialRecord] = field(default_factory=list)
+    repeats: int = 0  #: How many of the trials are repeats of a confirmation.
     active: set[int] = field(default_factory=set)  #: Numbers of the trials with a status in `ACTIVE`.
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
     #: Numbers of the paused trials that have reached their target step.
@@ -191,7 +193,8 @@ class State:
 
     @property
     def may_suggest(self) -> bool:
-        within = self.budget.trials is None or len(self.trials) < self.budget.trials
+        counted = len(self.trials) - (self.repeats if self.rules >= 1 else 0)
+        within = self.budget.trials is None or counted < self.budget.trials
         return within and (bool(self.queue) or not self.space_exhausted)
 
     def trial(self, trial: str) -> TrialRecord:
