@@ -25,6 +25,7 @@ from tuner.database.database import Database
 from tuner.domain.errors import BadFile
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
+from tuner.domain.offer import WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver import export_run
 from tuner.driver.export_run import ExportRun
@@ -33,6 +34,7 @@ from tuner.ledger import ledger
 from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.exports import Format
 from tuner.service.controller import Controller
+from tuner.service.node_prices import finder
 from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.store import exports, jobs, launches, stored_files
 from tuner.training.variants import FORMATS, Variant
@@ -69,7 +71,8 @@ def run(service: FakeService, job: str, export: str, actors: FakeExportActors, w
     """Run the process of an export."""
     with service.database.read() as db:
         row, export_row = jobs.get(db, job), exports.get(db, job, export)
-    ExportRun(service.database, row, export_row, service.settings.storage, actors, waits_s).run()
+    find = finder(service.settings, row.offers)
+    ExportRun(service.database, row, export_row, service.settings.storage, actors, find, waits_s).run()
 
 
 def submission_id(service: FakeService, job: str, export: str) -> str:
@@ -216,6 +219,36 @@ def test_export_that_fails_says_why_and_pays_for_its_time_only(
     assert (shown["state"], shown["code"], shown["held_usd"]) == (state, code, 0)
     assert shown["detail"]
     assert posted(service.database, job, made["id"]).keys() == kinds
+
+
+def test_export_is_paid_at_the_price_of_its_machine(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose price is not known is returned. The next one costs a tenth of what the job was admitted at."""
+    monkeypatch.setattr(export_run, "TRIES_FOR_S", 0.0)
+    unpriced = WorkerMachine({"instance-type": "c7i.xlarge", "region": "nowhere"}, 4, 0)
+    cheap = WorkerMachine({"instance-type": "small", "usd-per-hour": "0.02"}, 2, 0)
+    made, actors = begin(client, job, max_cost_usd=0.001), FakeExportActors(DONE, machines=[unpriced, cheap])
+    run(service, job, made["id"], actors, waits_s=60.0)
+    (order,) = actors.orders
+    assert order.limit_s == pytest.approx(0.001 / 0.01 * 3600 - 10), "the money pays for ten times as long"
+    assert posted(service.database, job, made["id"]) == {"export": math.ceil(20 * 0.01 / 3600 * 1e6)}
+    with service.database.read() as db:
+        offer = exports.get(db, job, made["id"]).offer
+    assert offer is not None
+    assert (offer.instance_type, offer.price) == ("small", Price.from_usd_per_hour(0.02))
+
+
+def test_export_says_which_machine_it_could_not_use(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_run, "TRIES_FOR_S", 0.0)
+    unpriced = WorkerMachine({"instance-type": "c7i.xlarge", "region": "nowhere"}, 4, 0)
+    made = begin(client, job)
+    run(service, job, made["id"], FakeExportActors(DONE, machines=[unpriced]))
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "no_machine", 0)
+    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in shown["detail"]
 
 
 def test_export_never_costs_more_than_its_hold(service: FakeService, client: TestClient, job: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tuner.domain.job import Resources
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS
 from tuner.driver.paid_work import PaidActorLost
 from tuner.training.variants import BATCHES, BatchLatency, Variant
@@ -26,6 +26,8 @@ class FakeExportActors:
     result: ExportResult | type[PaidActorLost] | None
     takes_ns: int = 20 * NS
     has_machines: bool = True
+    #: The machines that the actors are given, in order. The last one is given again. None if Ray does not describe the machine.
+    machines: list[WorkerMachine | None] = field(default_factory=lambda: [None])
     orders: list[ExportOrder] = field(default_factory=list)
     left: int = 0
     at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
@@ -46,6 +48,10 @@ class FakeExportActor:
 
     def has_machine(self, within_s: float) -> bool:
         return self.actors.has_machines
+
+    def machine(self) -> WorkerMachine | None:
+        machines = self.actors.machines
+        return machines.pop(0) if len(machines) > 1 else machines[0]
 
     def begin(self, order: ExportOrder) -> None:
         self.actors.orders.append(order)

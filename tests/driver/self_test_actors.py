@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tuner.domain.job import Resources
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS
 from tuner.driver.paid_work import PaidActorLost
 from tuner.worker.self_test import SelfTestOrder, Verdict
@@ -21,6 +21,8 @@ class FakeActors:
     orders: list[SelfTestOrder] = field(default_factory=list)
     left: int = 0
     takes_ns: int = NS
+    #: The machines that the actors are given, in order. The last one is given again. None if Ray does not describe the machine.
+    machines: list[WorkerMachine | None] = field(default_factory=lambda: [None])
     at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
 
     def __call__(self, offer: Offer, size: Resources) -> Any:
@@ -41,6 +43,10 @@ class SelfTestActor:
 
     def has_machine(self, within_s: float) -> bool:
         return self.offer in self.actors.there
+
+    def machine(self) -> WorkerMachine | None:
+        machines = self.actors.machines
+        return machines.pop(0) if len(machines) > 1 else machines[0]
 
     def begin(self, order: SelfTestOrder) -> None:
         self.actors.orders.append(order)

@@ -14,7 +14,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.money import Cost, Money, Price
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver import spot_eligibility
@@ -36,8 +36,14 @@ from tuner.worker.self_test import Verdict
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
 DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
+CHEAP, UNPRICED = WorkerMachine({}, 2, 0), WorkerMachine({}, 4, 0)
 SLOW = Verdict(False, "it did not finish in time", lasting=False)
 FORGETS = Verdict(False, "it forgets")
+
+
+def priced(machine: WorkerMachine) -> Offer | None:
+    """Return the offer of a machine. Only the price of `CHEAP` is known."""
+    return Offer("cheap", Price(36_000), 2, 0) if machine is CHEAP else None
 
 
 def gate(
@@ -63,7 +69,13 @@ def gate(
     with database.read() as db:
         row = jobs.get(db, JOB)
     return SpotEligibility(
-        database=database, row=row, epoch=1, may_continue=may_continue, wait_s=-1.0, start_actor=actors
+        database=database,
+        row=row,
+        epoch=1,
+        may_continue=may_continue,
+        wait_s=-1.0,
+        start_actor=actors,
+        find=priced,
     )
 
 
@@ -145,6 +157,14 @@ def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> Non
     assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
+
+
+def test_self_test_is_paid_at_the_price_of_its_machine(database: Database) -> None:
+    """A machine without a known price is returned. The next one costs a hundredth of the offer, and half of it is used."""
+    actors = FakeActors([DEMAND], [Verdict(True)], machines=[UNPRICED, CHEAP], takes_ns=3600 * NS)
+    assert refusal(gate(database, actors)) is None
+    assert account(database).posted.usd.micro_usd == 18_000
+    assert (len(actors.orders), actors.left) == (1, 3)
 
 
 @pytest.mark.parametrize("verdict", [Verdict(True), PaidActorLost])

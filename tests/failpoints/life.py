@@ -29,6 +29,7 @@ from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.ledger import shared_budgets
 from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
+from tuner.service.node_prices import finder
 from tuner.service.reconciler import Reconciler
 from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.settings import Settings
@@ -255,6 +256,7 @@ class Life:
                 may_continue=lambda: True,
                 wait_s=-1.0,
                 start_actor=actors,
+                find=finder(self.service.settings, row.offers),
             )
             if (why := gate.refusal(died_at=None)) is not None:
                 gate.refuse(why, died_at=None)
@@ -276,7 +278,9 @@ class Life:
                 self._cluster.statuses[job_export.submission_id] = "failed"
                 continue
             actors = FakeExportActors(ExportResult(0.9, (variant("onnx"),)))
-            ExportRun(self.service.database, self.row(job), job_export, "storage", actors).run()
+            row = self.row(job)
+            find = finder(self.service.settings, row.offers)
+            ExportRun(self.service.database, row, job_export, "storage", actors, find).run()
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""

@@ -1,13 +1,12 @@
-"""The process of one export: `python -m tuner.driver.export_run --job JOB --export EXPORT`, run as a Ray Job.
+"""The process of one export: `python -m tuner.service.driver --job JOB --export EXPORT`, run as a Ray Job.
 
-The process first waits for a machine, which costs nothing. Then it places a hold for what the export may cost, and runs the export in an
-actor with the resources of a trial. The hold pays for the actor's lease. At the end, the time that was used is posted with the cost kind
-`export`.
+The process first waits for a machine, which costs nothing. Then it places a hold for what the export may cost on that machine, and runs the
+export in an actor with the resources of a trial. The hold pays for the actor's lease. At the end, the time that was used is posted with the
+cost kind `export`.
 """
 
 import argparse
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,16 @@ from tuner.domain.records import OpenHold
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant, system_now
 from tuner.driver.actuator import package_of
-from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
+from tuner.driver.machine_check import Find
+from tuner.driver.paid_work import (
+    PaidActorLost,
+    WrongMachine,
+    allowed,
+    assigned_offer,
+    wait,
+    wait_until,
+    work_limit_s,
+)
 from tuner.ledger import ledger
 from tuner.settings import Settings
 from tuner.store import answers, exports, jobs
@@ -53,6 +61,7 @@ class ExportRun:
     export: ExportRow
     storage: str
     start_actor: Callable[[Offer, Resources], "PaidActor[ExportOrder, ExportResult]"]
+    find: Find  #: Returns the priced offer of a machine.
     waits_s: float = WAITS_S
     _heartbeat_at: float = 0.0
     _over: bool = False  #: Another process has ended the export.
@@ -60,15 +69,20 @@ class ExportRun:
     def run(self) -> None:
         """Wait for a machine, run the export on it, and record how it ended."""
         size, until = self.row.spec.resources, time.monotonic() + self.waits_s
-        for offer in cycle(self._kinds()):
-            with self.start_actor(offer, size) as actor:
-                if wait_until(actor.has_machine, TRIES_FOR_S, may_continue=self._record_heartbeat):
-                    self._paid(actor, offer)
-                    return
+        late = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
+        for requested in cycle(self._kinds()):
+            try:
+                with self.start_actor(requested, size) as actor:
+                    if wait_until(actor.has_machine, TRIES_FOR_S, may_continue=self._record_heartbeat):
+                        self._paid(actor, assigned_offer(actor.machine(), requested, size, self.find))
+                        return
+            except WrongMachine as wrong:
+                late = str(wrong)
+                # Another machine may be free later.
+                wait(TRIES_FOR_S, may_continue=self._record_heartbeat)
             if self._over:
                 return
             if time.monotonic() > until:
-                late = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
                 self._end(ExportResult(None, (), "no_machine", late))
                 return
 
@@ -84,7 +98,7 @@ class ExportRun:
         )
 
     def _paid(self, actor: "PaidActor[ExportOrder, ExportResult]", offer: Offer) -> None:
-        """Place a hold for the export, run it on an actor that has a machine, and settle the hold."""
+        """Place a hold for the export, run it on an actor that has a machine of this offer, and settle the hold."""
         size, project, job = self.row.spec.resources.on_one_node, self.row.project, self.row.id
         rate = offer.rate(size)
         with self.database.write("export.hold") as db:
@@ -178,8 +192,11 @@ def threads_of(size: Resources) -> int:
     return max(1, int(size.cpus))
 
 
-def main() -> int:
-    """Run one export, and return the exit status 0. A failed export also returns 0, because its failure is in the database."""
+def main(finder: Callable[[Settings, JobRow], Find]) -> int:
+    """Run one export, and return the exit status 0. A failed export also returns 0, because its failure is in the database.
+
+    `finder` returns the function that finds the price of a machine, as for `tuner.driver.main`.
+    """
     import ray
 
     from tuner.driver.paid_actors import PaidActor
@@ -193,9 +210,6 @@ def main() -> int:
     with database.read() as db:
         export_row, row = exports.get(db, args.job, args.export), jobs.get(db, args.job)
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    ExportRun(database, row, export_row, settings.storage, partial(PaidActor, export)).run()
+    start_actor, find = partial(PaidActor, export), finder(settings, row)
+    ExportRun(database, row, export_row, settings.storage, start_actor, find).run()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

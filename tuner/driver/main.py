@@ -185,13 +185,12 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         heartbeat.stop()
         log.error("this driver exits, because its launch was called off: %s", fenced.detail)
         return 1
-    eligible = _eligible_row(context, settings, row, heartbeat, code=args.code, died_at=died_at)
+    find = finder(settings, row)
+    eligible = _eligible_row(context, settings, row, heartbeat, code=args.code, died_at=died_at, find=find)
     if eligible is None:
         return 0
     row, places = eligible
-    has_ended = _run(
-        context, settings, row, heartbeat, died_at=died_at, find=finder(settings, row), places=places
-    )
+    has_ended = _run(context, settings, row, heartbeat, died_at=died_at, find=find, places=places)
     heartbeat.stop()
     return 0 if has_ended else 1
 
@@ -225,6 +224,7 @@ def _eligible_row(
     *,
     code: str | None,
     died_at: Instant | None,
+    find: Find,
 ) -> tuple[JobRow, AllowedPlaces | None] | None:
     """Return the job's newest row and the places of its trials, after the restore self-test if the job needs it.
 
@@ -237,6 +237,7 @@ def _eligible_row(
         heartbeat: The heartbeat thread.
         code: The digest of the trainable's code, as the service has it.
         died_at: When the previous driver's workers are known to have stopped. None if that is not known.
+        find: Returns the priced offer of a machine.
     """
     # If no offer of the job names node labels, all machines are equally good, so no list of machines is needed.
     has_labels = any(offer.labels for offer in row.offers)
@@ -260,6 +261,7 @@ def _eligible_row(
         seen=code,
         storage=settings.storage,
         start_actor=partial(PaidActor, self_test),
+        find=find,
         is_available=lambda offer: places is None or places.has_machine(offer),
     )
     row, why = pass_gate(gate, context, died_at=died_at)

@@ -5,13 +5,16 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import ray
 
+from tuner.cluster.drain import own_board
 from tuner.domain.job import Resources
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.driver.paid_work import PaidActorLost
+from tuner.driver.ray_machines import machine_of_node
 from tuner.worker import STARTED_NS
 from tuner.worker.actor import hide_unrequested_gpus
 
@@ -32,8 +35,13 @@ class WorkProcess(Generic[PaidOrder, Result]):
     def __init__(self, work: Work[PaidOrder, Result]) -> None:
         self._work = work
 
-    def ready(self) -> None:
-        """Do nothing. Ray completes the call once the actor has a machine."""
+    def ready(self) -> tuple[str, Mapping[str, str]]:
+        """Return Ray's id of the actor's node, and the facts that the cloud reports about it.
+
+        Ray completes the call once the actor has a machine.
+        """
+        node = ray.get_runtime_context().get_node_id()
+        return node, own_board().described(node)
 
     def run(self, order: PaidOrder) -> tuple[Result, int]:
         """Run the work that `order` describes. Return its result, and the age of this process in nanoseconds, for the bill."""
@@ -71,6 +79,15 @@ class PaidActor(Generic[PaidOrder, Result]):
         if self._began_ns is None and _has(self._ready, within_s):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
+
+    def machine(self) -> WorkerMachine | None:
+        """Return the machine that the actor was given, or None if Ray does not describe it.
+
+        Call this only after `has_machine` has returned True.
+        """
+        with contextlib.suppress(Exception):  # Ray's head may not answer
+            return machine_of_node(*ray.get(self._ready))
+        return None
 
     def begin(self, order: PaidOrder) -> None:
         """Begin the work that `order` describes."""

@@ -1,15 +1,18 @@
 """The common parts of the work that a job pays for besides its attempts: the restore self-test and exports.
 
-Both run in an actor of `tuner.driver.paid_actors`. They wait for a machine, which costs nothing, place a hold, run the work within the time
-that the hold pays for, kill the actor, and settle the hold.
+Both run in an actor of `tuner.driver.paid_actors`. They wait for a machine, which costs nothing, place a hold at the price of that machine,
+run the work within the time that the hold pays for, kill the actor, and settle the hold.
 """
 
 import time
 from collections.abc import Callable
 
 from tuner.database.database import Connection
+from tuner.domain.job import Resources
 from tuner.domain.money import Cost
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
+from tuner.driver.machine_check import Find, described, forbidden
 from tuner.ledger import ledger, shared_budgets
 from tuner.store.jobs import JobRow
 
@@ -19,6 +22,45 @@ LOOK_S = 0.2  # how long one look at an actor waits
 
 class PaidActorLost(Exception):
     """The machine or the process of an actor is gone."""
+
+
+class WrongMachine(Exception):
+    """The job does not allow the machine that an actor was given, or the machine's price is not known."""
+
+
+def assigned_offer(machine: WorkerMachine | None, requested: Offer, wanted: Resources, find: Find) -> Offer:
+    """Return the priced offer of the machine that an actor was given.
+
+    It may differ from the requested offer: on a cluster whose nodes have no labels, an offer has the highest price of all nodes, and prices
+    may have changed since the job was admitted.
+
+    Args:
+        machine: The machine. None if Ray does not describe it; the requested offer then counts.
+        requested: The offer that was requested.
+        wanted: The resources that the job requested.
+        find: Returns the priced offer of a machine.
+
+    Raises:
+        WrongMachine: The job does not allow the machine, or its price is not known.
+    """
+    if machine is None:
+        return requested
+    offer = find(machine)
+    if offer is None:
+        raise WrongMachine(f"the price of the machine that Ray assigned is not known: {described(machine)}")
+    if (why := forbidden(offer, wanted)) is not None:
+        raise WrongMachine(why)
+    return offer
+
+
+def wait(within_s: float, *, may_continue: Callable[[], bool]) -> None:
+    """Wait for `within_s` seconds, or until `may_continue`, which is called again and again, returns False."""
+
+    def looked(within_s: float) -> bool:
+        time.sleep(within_s)
+        return False
+
+    wait_until(looked, within_s, may_continue=may_continue)
 
 
 def work_limit_s(limit_ns: int) -> float:

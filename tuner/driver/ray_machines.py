@@ -90,6 +90,20 @@ class AssignedMachines:
         return [self._facts.get(node_id, {}) for node_id in node_ids]
 
 
+def machine_of_node(node_id: str, facts: Mapping[str, str]) -> WorkerMachine | None:
+    """Return the machine of a node of the cluster, or None if the cluster has no such node.
+
+    Args:
+        node_id: Ray's id of the node.
+        facts: The facts that the cloud reports about the machine. They take the place of its labels.
+    """
+    for node in ray.nodes():
+        if node["NodeID"] == node_id:
+            machine = _machine(node)
+            return replace(machine, labels=corrected(machine.labels, facts))
+    return None
+
+
 FRESH_S = 1.0
 HEAD = "node:__internal_head__"
 

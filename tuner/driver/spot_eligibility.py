@@ -26,7 +26,16 @@ from tuner.domain.records import OpenHold, SelfTestRow
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant, system_now
 from tuner.driver.actuator import package_of, teacher_of
-from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
+from tuner.driver.machine_check import Find
+from tuner.driver.paid_work import (
+    PaidActorLost,
+    WrongMachine,
+    allowed,
+    assigned_offer,
+    wait,
+    wait_until,
+    work_limit_s,
+)
 from tuner.ledger import ledger
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
@@ -70,6 +79,7 @@ class SpotEligibility:
     seen: str | None = None
     storage: str = ""
     start_actor: Callable[[Offer, Resources], "PaidActor[SelfTestOrder, Verdict]"]
+    find: Find  #: Returns the priced offer of a machine.
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
     #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
@@ -192,9 +202,14 @@ class SpotEligibility:
             # An actor is known to have a machine only once its process runs there. So the wait grows from round to round, up to the time
             # that the start of a process may take.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
-            with self.start_actor(offer, size) as actor:
-                if wait_until(actor.has_machine, wait_s, may_continue=self._check_may_continue):
-                    return self._paid(actor, offer)
+            try:
+                with self.start_actor(offer, size) as actor:
+                    if wait_until(actor.has_machine, wait_s, may_continue=self._check_may_continue):
+                        return self._paid(actor, assigned_offer(actor.machine(), offer, size, self.find))
+            except WrongMachine as wrong:
+                log.warning("the restore self-test needs another machine: %s", wrong)
+                # Another machine may be free later.
+                wait(wait_s, may_continue=self._check_may_continue)
         raise AssertionError
 
     def _paid(self, actor: "PaidActor[SelfTestOrder, Verdict]", offer: Offer) -> Verdict:

@@ -158,7 +158,7 @@ class RayCluster:
 
     def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
         self.check_fit()
-        entrypoint = f"exec {sys.executable} -m tuner.driver.export_run --job {job} --export {export}"
+        entrypoint = f"exec {sys.executable} -m tuner.service.driver --job {job} --export {export}"
         about = {"tuning_job": job, "job_name": export}
         RayJobs(self._open()).submit(
             submission_id, entrypoint, env=driver_env(self._settings), metadata=about
