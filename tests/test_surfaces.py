@@ -131,7 +131,7 @@ COMMANDS = {
     "replay": {"--with", "--json"},
     "migrate": {"--to", "--json"},
     "backup": {"--json"},
-    "restore": {"--replace", "--json"},
+    "restore": {"--replace", "--nothing-spent", "--json"},
     "simulate": {
         "--table",
         "--budget-trainings",

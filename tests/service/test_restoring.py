@@ -20,6 +20,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import AttemptRow, EntryPlace, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
+from tuner.service.backup import restore
 from tuner.service.bootstrap import build
 from tuner.service.doctor import of_database
 from tuner.service.reconciler import Reconciler
@@ -72,7 +73,7 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     client.put("/v1/budgets/vision", json={"usd": 0.05, "match": {"team": "vision"}}).raise_for_status()
     ended = fakes.submit(client, budget={"usd": 0.0003}, tags={"team": "vision"})
     fakes.simulate(service, ended)
-    before = answers(client, ended)
+    before, job_before = answers(client, ended), client.get(f"/v1/jobs/{ended}").json()
     running, waiting, busy = (fakes.submit(client, **LONG) for _ in range(3))
     fakes.simulate(service, running, messages=30)
     load = Thread(target=lambda: fakes.simulate(service, busy))
@@ -88,7 +89,11 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     restore_report = put_back(service, tmp_path / "b")
 
     check_books(service)
-    assert answers(client, ended) == before
+    assert {**answers(client, ended), "": b""} == {**before, "": b""}
+    shown = client.get(f"/v1/jobs/{ended}").json()
+    changed = {key for key, value in shown.items() if value != job_before[key]}
+    assert changed == {"budget", "revision", "progress", "links"}, "its links lead to another launch"
+    assert restore_report.lowered == (ended,), "it may have been resumed after the backup"
     assert client.get(f"/v1/jobs/{later}").status_code == 404
     paused = {paused_job.id: paused_job for paused_job in restore_report.paused}
     assert {running, waiting} <= paused.keys() <= {running, waiting, busy}
@@ -217,12 +222,16 @@ def test_spend_of_a_driver_that_runs_during_the_restore_is_counted(
     check_books(service)
 
 
+@pytest.mark.parametrize("width_later", [2, 16])
 def test_restored_job_with_unknown_later_spend_stays_within_its_budget(
-    service: FakeService, client: TestClient, tmp_path: Path
+    service: FakeService, client: TestClient, tmp_path: Path, width_later: int
 ) -> None:
+    """After the backup, more trials may run at once than before."""
     job = fakes.submit(client, **LONG)
     fakes.simulate(service, job, messages=30)
     back_up(service, tmp_path / "b")
+    with service.database.write() as db:
+        jobs.set_concurrency(db, job, width_later, width_later)
     fakes.simulate(service, job, at=service.now())
     spent = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"]
     lose(service)
@@ -234,6 +243,50 @@ def test_restored_job_with_unknown_later_spend_stays_within_its_budget(
     fakes.simulate(service, job, at=service.now())
     after = client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] - restored["spend"]["usd"]
     assert spent + after <= LIMIT_USD + 1e-9
+    check_books(service)
+
+
+def test_ended_job_with_unknown_later_spend_stays_within_its_budget(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """The job had ended before the backup. After the backup it was resumed and spent money."""
+    job = fakes.submit(client, budget={"usd": LIMIT_USD, "trials": 2})
+    fakes.simulate(service, job)
+    back_up(service, tmp_path / "b")
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"trials": 100}}).raise_for_status()
+    client.post(f"/v1/jobs/{job}/resume").raise_for_status()
+    where = EntryPlace(hold_id(job, "trial_00009", 1, 1), "trial_00009", 1, 1)
+    with service.database.write() as db:
+        ledger.note_spent(db, service.project, job, where, Cost(Money(200)), service.now())
+    lose(service)
+    restore_report = put_back(service, tmp_path / "b")
+    assert (restore_report.paused, restore_report.lowered) == ((), (job,))
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert shown["state"] == "succeeded"
+    assert shown["budget"] == {**NO_LIMITS, "usd": shown["spend"]["usd"], "trials": 2}
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 409
+    assert put_back(service, tmp_path / "b").lowered == ()
+    assert client.get(f"/v1/jobs/{job}").json()["budget"] == shown["budget"], "after another restore, too"
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": LIMIT_USD}}).raise_for_status()
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    check_books(service)
+
+
+def test_operator_knows_that_nothing_was_spent_after_the_backup(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    ended, running = fakes.submit(client, budget={"usd": 0.1, "trials": 2}), fakes.submit(client, **LONG)
+    fakes.simulate(service, ended)
+    fakes.simulate(service, running, messages=30)
+    budgets = [client.get(f"/v1/jobs/{job}").json()["budget"] for job in (ended, running)]
+    back_up(service, tmp_path / "b")
+    lose(service)
+    restore_report = restore(
+        service.settings, tmp_path / "b", replace=True, nothing_spent=True, now=service.now
+    )
+    (restored_job,) = restore_report.paused
+    assert (restored_job.exact, restored_job.since_usd, restore_report.lowered) == (True, 0, ())
+    assert [client.get(f"/v1/jobs/{job}").json()["budget"] for job in (ended, running)] == budgets
     check_books(service)
 
 

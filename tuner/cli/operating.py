@@ -49,12 +49,20 @@ def restore(
     replace: Annotated[
         bool, typer.Option("--replace", help="Allow replacing a database that has jobs or shared budgets.")
     ] = False,
+    nothing_spent: Annotated[
+        bool,
+        typer.Option(
+            "--nothing-spent",
+            help="No job has run since the backup, so subtract nothing from budgets if the replaced database is gone.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
     from tuner.service import backup as its
 
-    Output(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)
+    answer = its.restore(Settings.from_env(), file, replace=replace, nothing_spent=nothing_spent)
+    Output(as_json).show(answer, _restored)
 
 
 def _backed_up(answer: BackedUp) -> str:
@@ -77,6 +85,10 @@ def _restored(answer: Restored) -> str:
     )
     if answer.storage_fault:
         lines.append(f"the storage could not be searched for checkpoints: {answer.storage_fault}")
+    lines += _some(
+        "these ended jobs may have spent the rest of their budgets after the backup, so the rest is subtracted",
+        answer.lowered,
+    )
     if answer.paused:
         lines += [
             "",
@@ -100,7 +112,7 @@ def _paused(paused_job: PausedJob) -> str:
     since = (
         "was spent after the backup and counts as lost"
         if paused_job.exact
-        else "may have been spent after the backup and is deducted from its budget"
+        else "was left, may have been spent after the backup, and is deducted from its budget"
     )
     held = f"held {usd(paused_job.settled_usd)}"
     return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; {usd(paused_job.since_usd)} {since}"

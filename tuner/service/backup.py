@@ -132,6 +132,8 @@ class Restored:
     revision: str  #: Schema revision of the restored database.
     jobs: int  #: Number of jobs in the restored database.
     paused: tuple[PausedJob, ...]
+    #: Ended jobs whose spend after the backup is not known. The rest of their budgets was subtracted.
+    lowered: tuple[str, ...]
     gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
     missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.
     #: Why the storage could not be searched for checkpoints; None if the search succeeded.
@@ -140,12 +142,19 @@ class Restored:
 
 
 def restore(
-    settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
+    settings: Settings,
+    file: Path,
+    *,
+    replace: bool,
+    nothing_spent: bool = False,
+    now: Callable[[], Instant] = system_now,
 ) -> Restored:
     """Replace the database with a backup. If BadFile or Conflict is raised, the database is unchanged.
 
     Args:
         replace: Whether a database that has jobs or shared budgets may be replaced.
+        nothing_spent: Whether the operator knows that no job has spent money since the backup. It counts only for jobs that cannot be read
+            from the replaced database.
 
     Raises:
         BadFile: The file is not a complete and unaltered backup, or is dated in the future.
@@ -170,7 +179,8 @@ def restore(
                 raise Conflict(
                     "the database has jobs or shared budgets: back it up first, and then replace it with --replace"
                 )
-            rows, kept = _put(database, copy, about, before.accounts, now(), settings.failpoint)
+            accounts = before.accounts
+            rows, kept = _put(database, copy, about, accounts, nothing_spent, now(), settings.failpoint)
         missing, fault = _missing(settings, rows.checkpoints)
         paused = {job.id for job in rows.paused}
         gone = [key for key in missing if key.job in paused and _has_later(settings, key)]
@@ -185,6 +195,7 @@ def restore(
         newest_revision(),
         len(rows.jobs),
         rows.paused,
+        rows.lowered,
         tuple(sorted(before.accounts.keys() - rows.jobs)),
         tuple(f"{key.job} {key.trial} step {key.step}" for key in missing),
         fault,
@@ -230,6 +241,7 @@ def _put(
     copy: Path,
     about: About,
     replaced: Mapping[str, Account],
+    nothing_spent: bool,
     now: Instant,
     failpoint: str,
 ) -> tuple[RestoredRows, Path | None]:
@@ -240,6 +252,7 @@ def _put(
 
     Args:
         replaced: The accounts of the replaced database, by job. They are read again after old drivers are fenced there.
+        nothing_spent: As for `restore`.
 
     Returns:
         The contents of the restored database, and the path of a copy of the replaced database. The path is None if the
@@ -248,12 +261,12 @@ def _put(
     if about.kind == "postgresql":
         replaced = _fenced(database, replaced, now)
         copies.put(database, copy, at=now)
-        return _correct(database, about, replaced, now), None
+        return _correct(database, about, replaced, nothing_spent, now), None
     _refuse_altered(copy)
     replaced = _fenced(database, replaced, now)
     staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
-        rows = _correct(staged, about, replaced, now)
+        rows = _correct(staged, about, replaced, nothing_spent, now)
     finally:
         staged.dispose()
     return rows, copies.put(database, copy, at=now)
@@ -275,10 +288,19 @@ def _fenced(database: Database, replaced: Mapping[str, Account], now: Instant) -
         return replaced
 
 
-def _correct(database: Database, about: About, replaced: Mapping[str, Account], now: Instant) -> RestoredRows:
+def _correct(
+    database: Database, about: About, replaced: Mapping[str, Account], nothing_spent: bool, now: Instant
+) -> RestoredRows:
     database.migrate()
     with database.write("restore.accounts") as db:
-        return restore_corrections.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=replaced)
+        return restore_corrections.close(
+            db,
+            taken_at=about.taken_at,
+            at=now,
+            role=ROLE,
+            replaced=replaced,
+            nothing_spent=nothing_spent,
+        )
 
 
 def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[CheckpointKey], str | None]:

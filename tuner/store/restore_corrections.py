@@ -1,8 +1,10 @@
 """Correct the accounts of a restored database, which lacks everything that happened after the backup.
 
 Jobs that had not ended are paused, and none of them resumes by itself. Their open holds are posted as spent, and all earlier
-drivers are fenced. If the accounts of the replaced database are known, each job's spend since the backup is posted. Otherwise the
-most that a job can have spent since the backup is subtracted from its budget.
+drivers are fenced. If the accounts of the replaced database are known, each job's spend since the backup is posted. Otherwise a job may
+have spent all that was left of its budget, so the rest of its budget is subtracted. This applies to ended jobs, too, because they may have
+been resumed or exported. A tighter bound is not possible: after the backup, a user may have let more trials run at once, and attempts pay the
+price of the machines that they are given, which may exceed that of every offer of the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,10 +43,10 @@ class PausedJob:
     name: str
     state_before: str
     settled_usd: float  #: Dollars that were held in the ledger when the backup was made. The restore posts them as spent.
-    #: Dollars spent after the backup. If `exact`, they are posted as lost. Otherwise this is an upper bound, and it is subtracted from
-    #: the budget.
+    #: Dollars spent after the backup. If `exact`, they are posted as lost. Otherwise these are the dollars that were left, of which any part
+    #: may have been spent, and they are subtracted from the budget.
     since_usd: float
-    exact: bool  #: Whether `since_usd` was read from the replaced database.
+    exact: bool  #: Whether `since_usd` is known, from the replaced database or from the operator.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,12 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRows:
-    """The jobs and checkpoints that a restored database contains, and the jobs that the restore paused."""
+    """The jobs and checkpoints that a restored database contains, and the jobs that the restore changed."""
 
     jobs: frozenset[str]
     paused: tuple[PausedJob, ...]
+    #: Ended jobs whose spend after the backup is not known. The rest of their budgets was subtracted.
+    lowered: tuple[str, ...]
     checkpoints: tuple[CheckpointKey, ...]
 
 
@@ -90,6 +94,7 @@ def close(
     at: Instant,
     role: str,
     replaced: Mapping[str, Account],
+    nothing_spent: bool,
 ) -> RestoredRows:
     """Pause all jobs that have not ended, fence earlier drivers and leaders, and correct the accounts.
 
@@ -98,6 +103,7 @@ def close(
         at: The current time.
         role: The leadership role whose term ends.
         replaced: The accounts of the replaced database, by job. Empty if they are not known.
+        nothing_spent: Whether a job that is not in `replaced` spent nothing after the backup.
     """
     greatest = func.max if db.dialect.name == "sqlite" else func.greatest
     epoch = greatest(launches.c.epoch + 1, closing_epoch(at))
@@ -105,11 +111,17 @@ def close(
     _end_terms(db, role, at)
     _end_exports(db, at)
     j, c = jobs_table.c, checkpoints.c
-    query = select(j.id).where(j.state.not_in(FINAL)).order_by(j.created_at, j.id)
-    paused: list[PausedJob] = []
-    for job in db.execute(query).scalars().all():
-        row = jobs.get(db, job)
-        paused_job = _pause(db, row, taken_at, at, replaced.get(job))
+    paused, lowered = list[PausedJob](), list[str]()
+    for job in db.execute(select(j.id).order_by(j.created_at, j.id)).scalars().all():
+        row, known = jobs.get(db, job), replaced.get(job)
+        if known is None and nothing_spent:
+            known = ledger.account(db, job)
+        if row.state in FINAL:
+            limit = row.budget.limit - _rest(row, ledger.account(db, job)) if known is None else known.limit
+            if _lower(db, row, limit) and known is None:
+                lowered.append(job)
+            continue
+        paused_job = _pause(db, row, taken_at, known)
         if row.control_request != "cancel":
             paused.append(paused_job)
     _note_all(db, replaced, at)
@@ -119,6 +131,7 @@ def close(
     return RestoredRows(
         frozenset(db.execute(select(j.id)).scalars()),
         tuple(paused),
+        tuple(lowered),
         tuple(CheckpointKey(*key) for key in db.execute(keys)),
     )
 
@@ -145,14 +158,14 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
         db.execute(insert(leadership).values(role=role, token=token, **over))
 
 
-def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> PausedJob:
+def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None) -> PausedJob:
     before = ledger.account(db, row.id)
     # A whole hold counts as lost, because its worker may have continued after the backup.
     settled = ledger.settle_open(
         db, row.project, row.id, lambda hold: {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
     )
     if known is None:
-        since = _at_most(row, at - taken_at, before.left)
+        since = _rest(row, before)
         limit = row.budget.limit - since
     else:
         since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
@@ -163,7 +176,7 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
     elif known is not None:
         spent = f"the job spent {since.usd} after the backup, which counts as lost"
     else:
-        spent = f"the job may have spent {since.usd} after the backup, which is subtracted from its budget"
+        spent = "the job may have spent the rest of its budget after the backup, so the rest is subtracted; if it spent less, raise its budget"
     detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; resume the job with `tuner resume`"
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
@@ -196,8 +209,8 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
             ledger.note_spent(db, project, job, where, short, at)
 
 
-def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
-    """Lower the job's budget to `limit`. A budget that is already lower is not changed.
+def _lower(db: Connection, row: JobRow, limit: Cost) -> bool:
+    """Lower the job's budget to `limit`, and return whether it was lowered. A budget that is already lower is not changed.
 
     The new budget is at least the posted amount, and more than zero, because a budget cannot be zero. Dollars or GPU time that the budget
     does not limit stay unlimited.
@@ -211,6 +224,7 @@ def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
     )
     if less != row.budget:
         jobs.set_budget(db, row.id, less)
+    return less != row.budget
 
 
 def _raise(db: Connection, row: JobRow, limit: Cost) -> None:
@@ -225,14 +239,10 @@ def _raise(db: Connection, row: JobRow, limit: Cost) -> None:
         jobs.set_budget(db, row.id, more)
 
 
-def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
-    """Return the most that the job can have spent in `elapsed_ns`, but at most `left`, the rest of its budget.
-
-    The result is the cost if as many trials as allowed ran all the time on the most expensive offer.
-    """
-    size = row.spec.resources
-    upper_bound = row.offer.rate(size).cost(max(0, elapsed_ns) * row.concurrency)
-    return upper_bound.at_most(left)
+def _rest(row: JobRow, account: Account) -> Cost:
+    """Return how much of the dollars and the GPU time that the job's budget limits is left. An unlimited amount counts as 0."""
+    usd = FREE.usd if row.budget.usd is None else account.left.usd
+    return Cost(usd, 0 if row.budget.gpu_ms is None else account.left.gpu_ms)
 
 
 def _within(cost: Cost) -> Cost:
