@@ -174,6 +174,31 @@ def test_pause_request_lets_a_finishing_trial_complete() -> None:
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("paused", None)]
 
 
+@pytest.mark.parametrize(("rules", "until"), [(0, 191), (ev.RULES, 290)], ids=["earlier release", "now"])
+def test_resumed_job_has_new_plateau_patience(rules: int, until: int) -> None:
+    story = Story(plateau=Plateau(100, 0.01), fidelity=Fidelity(min=9, max=9))
+    story.report(0, 1, 0.6, spent=90)
+    story.report(0, 2, 0.6, spent=190)
+    assert endings(story.paused(0, 2)) == [("succeeded", "plateau")]
+    story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
+    for step, spent in ((3, 191), (4, 289), (5, 290)):
+        assert story.state.ending is None
+        story.report(0, step, 0.6, spent=spent)
+        if spent == until:
+            break
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "plateau"
+
+
+def test_replaced_driver_does_not_renew_the_plateau_patience() -> None:
+    story = Story(plateau=Plateau(100, 0.01), fidelity=Fidelity(min=9, max=9))
+    story.report(0, 1, 0.6, spent=90)
+    story.report(0, 2, 0.6, spent=150)
+    story.tell(ev.Launched(AT, rules=ev.RULES), ev.ControlRequested(AT, "resume"))
+    story.report(0, 3, 0.6, spent=190)
+    assert story.state.ending is not None
+
+
 def test_launched_job_waits_for_a_control_request() -> None:
     story = Story()
     assert story.tell(ev.Launched(AT)) == []

@@ -4,6 +4,7 @@ import pytest
 
 from tests.tuning.test_decide import AT, Story
 from tests.tuning.test_endings import endings
+from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.money import ZERO, Money
@@ -74,6 +75,24 @@ def test_job_ends_when_the_next_dollar_gains_less_than_it_is_worth(
         assert "is expected to gain 0.0206 points, and a point is worth $40.00" in str(last[-1])
         assert story.state.ending is not None
         assert story.state.ending.is_from_reports
+
+
+@pytest.mark.parametrize(("rules", "more"), [(0, 1), (ev.RULES, FEWEST)], ids=["earlier release", "now"])
+def test_resumed_job_gets_new_results_before_it_ends_again(rules: int, more: int) -> None:
+    story = Story(scheduler="none", worth_micro_usd=40_000_000)
+
+    def complete(number: int) -> list[do.Command]:
+        story.report(number, 9, number / 1000 if number < FEWEST else 0.0, spent=20_000_000)
+        return story.tell(ev.Completed(AT, trial_id(number)))
+
+    for number in range(FEWEST):
+        last = complete(number)
+    assert endings(last) == [("succeeded", "worth")]
+    story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
+    for number in range(FEWEST, FEWEST + more):
+        assert story.state.ending is None
+        last = complete(number)
+    assert endings(last) == [("succeeded", "worth")]
 
 
 @pytest.mark.parametrize("violation", [0.0, 0.1])

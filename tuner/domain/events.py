@@ -17,8 +17,9 @@ from tuner.domain.time import Instant
 Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
 #: The newest version of the decision rules. Version 0 are the rules of jobs that earlier releases launched. Since version 1, the repeats
-#: of a confirmation do not count as trials of the budget.
-RULES = 1
+#: of a confirmation do not count as trials of the budget. Since version 2, a job that `stop.plateau` or `stop.worth` ended has new
+#: patience when it is resumed.
+RULES = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ class State:
     #: The best score when it last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
     plateau_spent: Money = ZERO  #: The job's spend at the report of `plateau_score`.
+    worth_from: int = 0  #: With how many results of the search the rule `stop.worth` applies.
     valid_reports: int = 0  #: Number of reports with a finite value of the objective's metric.
     failures: list[str] = field(default_factory=list)  #: Reasons of the failed trials.
     begun: int = 0  #: Number of attempts that were started.

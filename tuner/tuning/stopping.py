@@ -194,11 +194,31 @@ def ending(state: State) -> Ending | None:
     worth = state.spec.worth_micro_usd
     if worth is None or state.confirming:
         return None
-    score = state.spec.objective.score
-    searched = (trial for trial in state.trials if trial.repeats is None and not trial.violation)
-    scores = [score(trial.value) for trial in searched if trial.value is not None]
+    scores = _scores(state)
     points = points_per_usd(scores, state.spent, state.spec.objective.mode)
-    if points is None or points * worth >= 1_000_000:
+    if points is None or points * worth >= 1_000_000 or len(scores) < state.worth_from:
         return None
     detail = f"{gain_of_next(points)}, and a point is worth {Money(worth)} (stop.worth)"
     return Ending("succeeded", "worth", detail)
+
+
+def _scores(state: State) -> list[float]:
+    """Return the newest score of each feasible trial of the search that has one, oldest trial first."""
+    score = state.spec.objective.score
+    searched = (trial for trial in state.trials if trial.repeats is None and not trial.violation)
+    return [score(trial.value) for trial in searched if trial.value is not None]
+
+
+# A job that a rule ended and a user resumes
+
+
+def renew_patience(state: State, ended_by: Ending) -> None:
+    """Give a job that is resumed new patience if the plateau rule or `stop.worth` ended it.
+
+    Otherwise the rule would end the job again at its first report, or after its first attempt. `stop.worth` then waits for as many new
+    results as it needs for an estimate.
+    """
+    if ended_by.reason == "plateau":
+        state.plateau_spent = state.spent
+    elif ended_by.reason == "worth":
+        state.worth_from = len(_scores(state)) + FEWEST
