@@ -403,6 +403,41 @@ def test_exit_status_is_collected_while_descendants_are_killed(
     assert collected == [7, 7]
 
 
+LEAVES_SHARED_MEMORY = """
+import os, subprocess, sys
+from tuner.worker import endings, process_tree
+process_tree.become_subreaper()
+code = "import time; from multiprocessing.shared_memory import SharedMemory; memory = SharedMemory(create=True, size=1)"
+code += "; print(memory.name, flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
+memory = "/dev/shm/" + child.stdout.readline().strip()
+existed = os.path.exists(memory)
+endings.kill_group(child.pid)
+are_gone = process_tree.kill_descendants(os.getpid(), within_s=600, trackers_s=600)
+print(existed, are_gone, os.path.exists(memory))
+if os.path.exists(memory):
+    os.unlink(memory)
+"""
+
+
+def test_shared_memory_of_a_killed_process_is_removed() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVES_SHARED_MEMORY], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["True", "True", "False"]
+
+
+def test_process_that_pretends_to_be_a_resource_tracker_is_killed() -> None:
+    code = "import signal; [signal.signal(number, signal.SIG_IGN) for number in (2, 15)]; print(flush=True); signal.pause()"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {code!r}])"
+    with subprocess.Popen([sys.executable, "-S", "-c", starts], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        [pretender] = process_tree.descendants(process.pid)
+        assert process_tree.is_tracker(pretender)
+        assert process_tree.kill_descendants(process.pid, within_s=600, trackers_s=0.05)
+
+
 def test_limits_apply_to_processes_started_by_a_process() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "input(); import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"],

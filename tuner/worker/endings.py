@@ -12,7 +12,7 @@ from tuner.domain.errors import BadFile
 from tuner.worker.child_channel import FailedMessage
 from tuner.worker.limits import UserCodeLimits, excess
 from tuner.worker.orders import FailureFields
-from tuner.worker.process_tree import signal_name
+from tuner.worker.process_tree import descendants, is_tracker, kill, signal_name
 from tuner.worker.server_handle import ForkServer, SlotServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
@@ -155,6 +155,16 @@ def wait_status(
 
 
 def kill_group(pid: int) -> None:
-    """Kill a child and its process group, if the group still exists."""
+    """Kill a child, and its process group if the group still exists.
+
+    If the child has resource trackers, kill its other descendants instead of the group. `kill_descendants` ends the trackers later.
+    """
+    members = descendants(pid)
+    trackers = {member for member in members if is_tracker(member)}
+    if trackers:
+        for member in (pid, *members):
+            if member not in trackers:
+                kill(member)
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

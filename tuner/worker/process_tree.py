@@ -16,8 +16,11 @@ PR_SET_CHILD_SUBREAPER = 36
 KILL_S = 8.0  # shorter than `CLEAN_TIMEOUT_S`, for which the supervisor waits while its fork server cleans up
 LOOK_AGAIN_S = 0.01
 COLLECT_S = 0.5  # seconds between collections of exit statuses while descendants are killed
+TRACKERS_S = 0.3  # how long resource trackers may remove the shared memory of processes that were killed
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_INTERRUPTS = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)  # as bits of a signal mask in /proc
+_SHM_MANAGER = "torch_shm_manag"  # the kernel keeps 15 characters of a program's name
 PR_SET_PDEATHSIG = 1
 
 
@@ -136,21 +139,44 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
     return pids[1:]
 
 
-def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
+def kill(pid: int) -> None:
+    """Kill a process, if it still exists and belongs to this user."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def is_tracker(pid: int) -> bool:
+    """Return whether a process may be one that removes the shared memory of other processes when they have ended.
+
+    Python's and joblib's resource trackers ignore SIGINT and SIGTERM, and block them while they start. PyTorch's manager has a name of
+    its own. If these are killed, the shared memory of a killed trial stays in /dev/shm until the machine is restarted. The command line
+    would show more, but a hostile process can block its readers.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        ignored = int(fields["SigIgn"], 16) | int(fields["SigBlk"], 16)
+        return ignored & _INTERRUPTS == _INTERRUPTS or fields["Name"].strip() == _SHM_MANAGER
+    return False
+
+
+def kill_descendants(pid: int, *, within_s: float = 2.0, trackers_s: float = TRACKERS_S) -> bool:
     """Kill all descendants of a process until none remains or `within_s` seconds have passed. Return True if none remains.
+
+    Resource trackers may first end by themselves, for at most `trackers_s` seconds.
 
     The descendants are listed repeatedly, because a process that is being killed may fork another one. An empty list is checked once
     more: a process that ends while it is listed hides its children until the next subreaper has adopted them. Zombies count as gone,
     because their parent may be stopped, so that it cannot collect their exit status.
     """
-    until, empty_looks = time.monotonic() + within_s, 0
+    began, empty_looks = time.monotonic(), 0
     while empty_looks < 2:
         living = [child for child in descendants(pid) if not _is_zombie(child)]
         for child in living:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
+            if time.monotonic() - began >= trackers_s or not is_tracker(child):
+                kill(child)
         empty_looks = 0 if living else empty_looks + 1
-        if living and time.monotonic() > until:
+        if living and time.monotonic() - began > within_s:
             return False
         if living:
             _wait_for_end(living[0])
@@ -183,9 +209,10 @@ def kill_own_descendants(*, without: int = 0) -> bool:
     after the GPU driver has freed its memory. Exit statuses are also collected during the wait, because zombies count as processes of
     the user and slow down each search for descendants.
     """
-    until = time.monotonic() + KILL_S
+    until, trackers_s = time.monotonic() + KILL_S, TRACKERS_S
     while True:
-        are_gone = kill_descendants(os.getpid(), within_s=COLLECT_S)
+        are_gone = kill_descendants(os.getpid(), within_s=COLLECT_S, trackers_s=trackers_s)
+        trackers_s = 0.0
         collect_ended(without=without)
         if are_gone or time.monotonic() > until:
             return are_gone
@@ -202,7 +229,7 @@ def kill_other_children(kept: Collection[int]) -> None:
         if not others:
             return
         for child in others:
-            kill_descendants(child)
+            kill_descendants(child, trackers_s=0)  # they would wait for `child`
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             _wait_for_end(child)
