@@ -73,6 +73,18 @@ def lightning_with_rare_validation(config: dict[str, Any]) -> None:
     with_lightning.train_with_rare_validation(config, _lightning_callback(config))
 
 
+def lightning_of_the_other_package(config: dict[str, Any]) -> None:
+    import pytorch_lightning
+    from pytorch_lightning.demos.boring_classes import BoringModel
+
+    from tuner.training.lightning import TunerCallback
+
+    trainer = pytorch_lightning.Trainer(
+        max_epochs=1, callbacks=[TunerCallback()], enable_checkpointing=False, logger=False, accelerator="cpu"
+    )
+    trainer.fit(BoringModel())
+
+
 def _lightning_callback(config: dict[str, Any]) -> Any:
     from lightning.pytorch.callbacks import Callback
 

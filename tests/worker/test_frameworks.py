@@ -158,6 +158,15 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
 
 
 @pytest.mark.extended
+def test_trainer_of_the_package_pytorch_lightning_is_refused(drive: Any) -> None:
+    driver = drive("lightning_of_the_other_package", "tests.worker.framework_cases")
+    driver.begin(target_step=1, config={})
+    error = driver.until_state("failed")["error"]
+    assert error["type"] == "TypeError"
+    assert "of the package pytorch_lightning; import it from lightning.pytorch instead" in error["message"]
+
+
+@pytest.mark.extended
 def test_lightning_checkpoint_that_could_not_be_read_fails_at_its_first_save(drive: Any) -> None:
     driver = drive("train_with_objects", "tests.frameworks.with_lightning")
     driver.run_to(1, config={"weights_only": None})

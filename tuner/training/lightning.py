@@ -85,6 +85,12 @@ class TunerCallback(Callback):
         set_random_states(self._epoch_start)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if not isinstance(trainer, Trainer):
+            # It would take `_EpochEnd` for an ordinary callback, and call it before other hooks for the end of an epoch.
+            raise TypeError(
+                f"this Trainer is of the package {type(trainer).__module__.partition('.')[0]}; import it from lightning.pytorch instead, "
+                "and with it the module, the data module and the callbacks"
+            )
         # This callback must come after the others: a save after a batch must include what they do after the batch, such as averaging weights.
         _set_callbacks(trainer, [*self._others(trainer), self, self._epoch_end])
         _use_own_copies(trainer.strategy)
