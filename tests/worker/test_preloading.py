@@ -86,6 +86,30 @@ def test_module_that_computes_with_threads_at_its_import_does_not_hang_its_attem
     assert driver.reports[0]["metrics"] == {"acc": expected[library], "in_the_child": True}
 
 
+STARTS_A_POOL = """
+import ctypes
+libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
+libc.pthread_create(ctypes.byref(thread), None, libc.pause, None)
+libc.pthread_setname_np(thread, NAME)
+"""
+
+
+@pytest.mark.parametrize(("name", "is_lost"), [("pool-0", True), ("jemalloc_bg_thd", False)])
+def test_module_whose_library_starts_threads_at_its_import_is_imported_by_each_attempt(
+    name: str, is_lost: bool, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pools of Polars, JAX and CUDA do not exist in a fork, which would wait for them."""
+    module = f"starts_{name.replace('-', '_')}_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        f"import os\nNAME = {name.encode()!r}\n{STARTS_A_POOL}\nIMPORTED_BY = os.getpid()\n"
+        "def train(config):\n    return {'acc': 1, 'in_the_child': IMPORTED_BY == os.getpid()}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.run_to(1)
+    assert driver.reports[0]["metrics"]["in_the_child"] is is_lost
+
+
 @pytest.mark.parametrize(
     "also",
     ["", "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"],

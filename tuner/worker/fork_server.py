@@ -65,6 +65,8 @@ PREPARING = "tuner.training.preparing"
 THREADS_END_S = 1.0
 # An empty parallel region takes less than a millisecond if it does not hang. If it is only slow, user code is imported once more.
 HANGS_S = 2.0
+# Threads that jemalloc and Polars start when they are imported. Both work in a fork without them.
+HARMLESS_THREADS = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
 
 
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
@@ -109,8 +111,8 @@ def _preload(control: socket.socket, entry: str, package: str, constants: dict[s
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
     If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several
-    threads, children could not be forked safely, so the server restarts itself without the trainable. It then imports only the slow libraries (`COSTLY`) that it had
-    imported before.
+    threads, children could not be forked safely, so the server restarts itself without the trainable. It then imports only the slow
+    libraries (`COSTLY`) that it had imported before.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
     # whether preparing the data has started threads outside Python, such as those of OpenMP
@@ -133,7 +135,7 @@ def _preload(control: socket.socket, entry: str, package: str, constants: dict[s
     if _may_import_torch(brought):
         _import("numpy", "torch")
     is_lost = has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks()
-    if is_lost or _openmp_is_lost_to_forks():
+    if is_lost or _pool_is_lost_to_forks() or _openmp_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         command = [sys.executable, "-m", __spec__.name, str(control.fileno()), "", package, *needed]
         os.execv(sys.executable, command)
@@ -208,6 +210,19 @@ def _cuda_is_lost_to_forks() -> bool:
     if pid == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))
     return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
+
+
+def _pool_is_lost_to_forks() -> bool:
+    """Return whether a library has started threads outside Python, such as those of Polars, JAX or CUDA. A fork would wait for them.
+
+    Only threads with a name of their own count. OpenBLAS, MKL and OpenMP leave their threads the name of the process, and handle forks,
+    except for GNU OpenMP (`_openmp_is_lost_to_forks`).
+    """
+    names = set[str]()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            names.add(Path(f"/proc/self/task/{thread}/comm").read_text().strip())
+    return not names <= {Path("/proc/self/comm").read_text().strip(), *HARMLESS_THREADS}
 
 
 def _openmp_is_lost_to_forks() -> bool:
