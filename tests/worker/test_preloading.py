@@ -322,6 +322,32 @@ def test_compiler_is_imported_by_the_first_attempt_that_needs_it_and_then_for_al
     ]
 
 
+@pytest.mark.parametrize("of_operator", [None, "/cache"])
+def test_attempts_of_a_worker_share_what_the_compiler_has_compiled(
+    of_operator: str | None, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    if of_operator:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", of_operator)
+    module = f"compiles_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import os\ndef train(config):\n"
+        "    return {'acc': 1, 'cache': os.environ.get('TORCHINDUCTOR_CACHE_DIR'), 'own': os.getcwd()}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    for _ in range(2):
+        driver.run_to(1)
+        driver.end("stop")
+    first, second = (report["metrics"] for report in driver.reports)
+    assert first["cache"] == second["cache"]
+    if of_operator:
+        assert first["cache"] == of_operator
+    else:
+        assert not Path(first["cache"]).is_relative_to(first["own"])
+        assert Path(first["cache"]).parent == Path(driver.supervisor._home)
+
+
 def test_data_of_constants_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants={"size": 3, "other": 1})
     for _ in range(2):

@@ -151,6 +151,8 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
                 env={
                     TUNABLES: HUGE_PAGES,
+                    # All attempts share what `torch.compile` has compiled. By default it would be in the TMPDIR of each.
+                    "TORCHINDUCTOR_CACHE_DIR": str(tmp.parent / "inductor"),
                     **variables,
                     "TMPDIR": str(tmp),
                     READ_LOG: str(tmp.parent / READS),
