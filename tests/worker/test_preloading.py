@@ -438,6 +438,39 @@ def test_exit_handlers_that_an_attempt_registers_run_at_its_end(
     assert marker.read_text() == "by the attempt"
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "ThreadPoolExecutor().submit(writes)",
+        "Thread(target=writes).start()",
+        "atexit.register(print); Thread(target=writes).start()",
+    ],
+)
+def test_threads_that_an_attempt_leaves_finish_their_work(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, marker = f"leaves_{tmp_path.name}", tmp_path / "marker"
+    (tmp_path / f"{module}.py").write_text(
+        "import atexit, pathlib, time\nfrom concurrent.futures import ThreadPoolExecutor\nfrom threading import Thread\n"
+        f"def writes():\n    time.sleep(0.3)\n    pathlib.Path({str(marker)!r}).touch()\n"
+        f"def train(config):\n    {start}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "EXIT_S", 600.0)
+    assert _run_child(f"{module}:train", tmp_path) == 0
+    assert marker.exists()
+
+
+def test_thread_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"never_ends_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import threading, time\ndef train(config):\n    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "EXIT_S", 0.01)
+    assert _run_child(f"{module}:train", tmp_path) == 0
+
+
 def test_exit_handler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = f"hangs_at_exit_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(

@@ -28,7 +28,7 @@ from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
-EXIT_S = 1.0  # how long exit handlers of user code may run
+EXIT_S = 1.0  # how long threads and exit handlers of user code may run after it has ended
 IMPORT_SEED = 0  # the fork server imports user code before it knows the seed of an attempt
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
@@ -95,16 +95,19 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
 
 
 def _exit(code: int) -> NoReturn:
-    """Run the exit handlers that were registered in this process, for at most `EXIT_S`, then exit.
+    """Wait for threads and run the exit handlers that were registered in this process, both for at most `EXIT_S`, then exit.
+
+    Python waits for the same threads at its end: those that are not daemons, and those of a `ThreadPoolExecutor`.
 
     The supervisor already knows how the attempt ended, and kills this process after its own grace period or at the end of the lease.
     """
-    if atexit._ncallbacks():
+    if atexit._ncallbacks() or threading.active_count() > 1:
         limit = threading.Timer(EXIT_S, os._exit, [code])
         limit.daemon = True
         limit.start()
-        with contextlib.suppress(BaseException):
-            atexit._run_exitfuncs()
+        for finish in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+            with contextlib.suppress(BaseException):
+                finish()
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
