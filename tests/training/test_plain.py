@@ -3,7 +3,7 @@ saved.
 """
 
 from collections import Counter as Tally
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,18 @@ def test_saved_state_is_a_copy() -> None:
     assert (unpacked["list"], unpacked["set"]) == ([1], {1})
 
 
-def test_other_mappings_are_restored_as_dictionaries(tmp_path: Path) -> None:
-    assert saved_and_restored(UserDict(a=numpy.float32(1)), tmp_path) == {"a": 1}
+def test_defaultdict_is_restored_with_its_factory(tmp_path: Path) -> None:
+    counts = saved_and_restored({"deep": [defaultdict(list, a=[numpy.float32(1)])]}, tmp_path)["deep"][0]
+    counts["b"].append(2)
+    assert counts == {"a": [1], "b": [2]}
+
+
+@pytest.mark.parametrize(
+    "mapping", [UserDict(a=numpy.float32(1)), defaultdict(lambda: 7, a=1)], ids=["UserDict", "defaultdict"]
+)
+def test_other_mappings_are_restored_as_dictionaries(tmp_path: Path, mapping: Any) -> None:
+    restored = saved_and_restored({"inner": mapping}, tmp_path)["inner"]
+    assert (type(restored), restored) == (dict, {"a": 1})
 
 
 REFUSED = [

@@ -6,7 +6,7 @@ memory. Therefore an array is stored as its bytes and the name of its type, and 
 
 import io
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import torch
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _NUMPY = "numpy, as bytes"  # the key that marks a NumPy array or number
+_FACTORY = "the factory of a defaultdict"  # the key that marks a defaultdict
+_FACTORIES = {factory.__name__: factory for factory in (bool, dict, float, int, list, set, str, tuple)}
 PIECE = "a rank's piece of a tensor"  # the key that marks a part of a tensor that is spread over ranks
 _KINDS = "biufcSUmM"  # the NumPy kinds that their bytes describe completely
 TensorCopy = Callable[[torch.Tensor], torch.Tensor]
@@ -69,6 +71,8 @@ def unpacked(value: Any) -> Any:
     if isinstance(value, dict):
         if _NUMPY in value:
             return _numpy_of(value)
+        if _FACTORY in value:
+            return defaultdict(_FACTORIES[value[_FACTORY]], unpacked(value["items"]))
         for key, inner in value.items():
             value[key] = unpacked(inner)
         if isinstance(value, OrderedDict):
@@ -107,11 +111,15 @@ def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
 
 
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:
-    """Return a mapping as plain data: an OrderedDict with its attributes, and any other mapping as a dict.
+    """Return a mapping as plain data: an OrderedDict with its attributes, a defaultdict with its factory, and any other mapping as a dict.
 
-    The attributes are kept, because a model's state stores its version in an attribute.
+    A defaultdict whose factory is not a built-in type becomes a dict, too. The attributes are kept, because a model's state stores its version in an attribute.
     """
     items = {_key(key, at): packed(inner, f"{at}[{key!r}]", tensor) for key, inner in value.items()}
+    if isinstance(value, defaultdict):
+        for name, factory in _FACTORIES.items():
+            if factory is value.default_factory:
+                return {_FACTORY: name, "items": items}
     if type(value) is not OrderedDict:
         return items
     ordered = OrderedDict(items)
