@@ -86,6 +86,38 @@ def test_module_that_computes_with_threads_at_its_import_does_not_hang_its_attem
     assert driver.reports[0]["metrics"] == {"acc": expected[library], "in_the_child": True}
 
 
+@pytest.mark.parametrize(
+    ("own", "code", "visible"),
+    [
+        ("2,3", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'", "2,3"),
+        ("2,3", "del os.environ['CUDA_VISIBLE_DEVICES']", "2,3"),
+        ("", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'", ""),
+        ("2,3", "os.environ['CUDA_VISIBLE_DEVICES'] = '3'", "3"),
+        ("2,3", "os.environ['CUDA_VISIBLE_DEVICES'] = ''", ""),
+    ],
+)
+def test_module_cannot_choose_gpus_of_other_trials_at_its_import(
+    own: str,
+    code: str,
+    visible: str,
+    drive: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+    module = f"chooses_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        f"import os\n{code}\ndef train(config):\n    return {{'acc': 1, 'visible': os.environ['CUDA_VISIBLE_DEVICES']}}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.run_to(1)
+    assert driver.reports[0]["metrics"]["visible"] == visible
+    assert _run_child(f"{module}:train", tmp_path) == 0
+    assert ("the GPUs of this trial" in capfd.readouterr().out) is (visible == own)
+
+
 STARTS_A_POOL = """
 import ctypes
 libc, thread = ctypes.CDLL(None), ctypes.c_void_p()

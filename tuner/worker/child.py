@@ -29,6 +29,7 @@ from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
 EXIT_S = 1.0  # how long threads and exit handlers of user code may run after it has ended
+GPUS = "CUDA_VISIBLE_DEVICES"  # the variable by which Ray gives a worker its GPUs
 IMPORT_SEED = 0  # the fork server imports user code before it knows the seed of an attempt
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
@@ -44,6 +45,10 @@ RAY_TRAINER = (
     "{entry} is a {kind} of Ray Train. It would start workers of its own, for which the job reserves no resources. Name its "
     "train_loop_per_worker as the trainable, and replace ScalingConfig(num_workers=N) with processes_per_node: N in the job's resources. "
     "In the function, replace prepare_model with torch.distributed.init_process_group() and DistributedDataParallel"
+)
+
+gpus_refused: str | None = (
+    None  # why the GPUs that user code chose while it was imported were not accepted, or None
 )
 
 
@@ -153,6 +158,9 @@ def _run(channel: Channel, package: str) -> None:
     except BaseException as error:
         _fail(channel, error, kind="import")
         return
+    if gpus_refused is not None:
+        with contextlib.suppress(Exception):  # user code may have closed its output
+            sys.stdout.write(f"{gpus_refused}\n")
     try:
         train(target, channel)
     except StopTraining:
@@ -192,8 +200,25 @@ def import_module(name: str) -> ModuleType:
     """
     if name not in sys.modules:
         seed_everything(IMPORT_SEED)
-    with words.importing():
-        return importlib.import_module(name)
+    own_gpus = os.environ.get(GPUS)
+    try:
+        with words.importing():
+            return importlib.import_module(name)
+    finally:
+        _restore_gpus(own_gpus)
+
+
+def _restore_gpus(own: str | None) -> None:
+    """Restore the GPUs of this worker if user code has chosen others. Code may choose among those of the worker, or none."""
+    global gpus_refused
+    chosen = os.environ.get(GPUS)
+    if own is None or (chosen is not None and {*chosen.split(",")} <= {*own.split(","), "", "-1"}):
+        return
+    os.environ[GPUS] = own
+    gpus_refused = (
+        f"The module set {GPUS} to {chosen!r} while it was imported. It was restored to {own!r}, which names the GPUs of this trial; "
+        "use them as cuda:0, cuda:1 and so on, and do not set the variable"
+    )
 
 
 def load(entry: str, package: str = "") -> Callable[..., Any]:
