@@ -380,6 +380,34 @@ def test_attempts_of_a_worker_share_what_the_compiler_has_compiled(
         assert Path(first["cache"]).parent == Path(driver.supervisor._home)
 
 
+@pytest.mark.parametrize(
+    ("threads", "of_operator", "expected"), [("1", None, "1"), ("3,1", None, "3"), ("1", "5", "5")]
+)
+def test_joblib_uses_the_cpus_of_its_trial(
+    threads: str,
+    of_operator: str | None,
+    expected: str,
+    drive: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    if of_operator:
+        monkeypatch.setenv("LOKY_MAX_CPU_COUNT", of_operator)
+    module = f"uses_joblib_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import os\nfrom joblib import effective_n_jobs\n"
+        "def train(config):\n"
+        "    return {'acc': 1, 'most': os.environ.get('LOKY_MAX_CPU_COUNT'), 'jobs': effective_n_jobs(-1)}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.run_to(1)
+    metrics = driver.reports[0]["metrics"]
+    assert metrics["most"] == expected
+    assert metrics["jobs"] <= int(expected)
+
+
 def test_data_of_constants_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants={"size": 3, "other": 1})
     for _ in range(2):

@@ -153,6 +153,7 @@ def run_batch(entry: str, listener_fd: int, package: str) -> NoReturn:
 
 def _run(channel: Channel, package: str) -> None:
     _join_ranks(channel.begin.variables)
+    _limit_joblib()
     try:
         target = load(channel.begin.entry, package)
     except BaseException as error:
@@ -190,6 +191,13 @@ def _join_ranks(variables: Mapping[str, str]) -> None:
         "torch" in sys.modules
     ):  # the fork server imported it before the variables were set, so they do not change its threads
         sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
+
+
+def _limit_joblib() -> None:
+    """Let joblib's `n_jobs=-1` use as many CPUs as libraries use threads, unless the operator has set a number. By default it uses all."""
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if threads.isdecimal():
+        os.environ.setdefault("LOKY_MAX_CPU_COUNT", threads)
 
 
 def import_module(name: str) -> ModuleType:
