@@ -46,6 +46,15 @@ def test_faults_of_a_module_are_reported(modules: Path) -> None:
     assert "status 0" in str(prober.describe("probed_strange:train").error)
 
 
+@pytest.mark.parametrize("body", ["...", "yield 1"])
+def test_async_function_is_refused(body: str, modules: Path) -> None:
+    """Calling it would return at once, and the trial would end without a report."""
+    module = f"probed_async_{len(body)}"
+    (modules / f"{module}.py").write_text(f"async def train(config):\n    {body}\n")
+    error = str(probe.describe(f"{module}:train")["error"])
+    assert error.startswith(f"NotTrainable: {module}:train is an async function; write a function with def")
+
+
 def test_function_without_a_configuration_parameter_is_refused(modules: Path) -> None:
     (modules / "probed_shapes.py").write_text(
         "def none(): ...\ndef two(config, data): ...\ndef good(config, data=None): ...\ndef any_(*args): ...\n"

@@ -21,6 +21,9 @@ from tuner.training.channel import current
 not_callable = 3
 
 
+async def not_awaited(config: dict[str, Any]) -> None: ...
+
+
 def counts(config: dict[str, Any]) -> None:
     """Report the number of steps done in all attempts: 1, 2, 3, and so on.
 

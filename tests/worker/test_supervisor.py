@@ -222,6 +222,7 @@ FAILURES = [
     ("kills_itself_in_real_time", "killed", "signal 40"),
     ("no_such_function", "import", "no_such_function"),
     ("not_callable", "import", "not a function"),
+    ("not_awaited", "import", "is an async function"),
     ("reports_an_object", "metrics", "acc"),
     ("reports_hugely", "metrics", "too large"),
 ]

@@ -238,8 +238,8 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
             package is allowed, too.
 
     Raises:
-        NotTrainable: The module is not in the package. Or the attribute is not callable, is a trainer of Ray Train, or is a function or
-            class that the module has imported from Python's standard library.
+        NotTrainable: The module is not in the package. Or the attribute is not callable, is an async function, is a trainer of Ray Train, or
+            is a function or class that the module has imported from Python's standard library.
     """
     module, _, attribute = entry.partition(":")
     imported = import_module(module)
@@ -254,6 +254,10 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     if not callable(target):
         raise NotTrainable(
             f"{entry} is not a function or a class, but a value of the type {type(target).__name__}; name a function or a class"
+        )
+    if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
+        raise NotTrainable(
+            f"{entry} is an async function; write a function with def, and let it call asyncio.run for the asynchronous part"
         )
     origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
     package = origin.partition(".")[0]
