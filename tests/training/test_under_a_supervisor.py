@@ -139,6 +139,8 @@ def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
             (value, "accuracy")
             for value in (object(), [1.0], {"a": 1}, torch.zeros(2), numpy.zeros(3), 1 + 2j)
         ),
+        pytest.param(SimpleNamespace(item=3), "accuracy", id="item that is not a method"),
+        pytest.param(10**5000, "accuracy", id="huge integer"),
         ("x" * (1 << 16), "too large"),
     ],
     ids=lambda value: str(value)[:20],

@@ -26,6 +26,8 @@ MAX_MESSAGE_BYTES = 1 << 20
 # The database keeps the metrics of each report, so a report may have far fewer bytes of metrics than of a message.
 MAX_METRICS = 1000
 MAX_METRICS_BYTES = 64 << 10
+# Python refuses to write or read integers of more than 4300 digits, which are about 14,284 bits, as JSON.
+MAX_INTEGER_BITS = 14_000
 PING = b'{"ping": true}'  # what a worker sends to its batch process to find out whether it hangs
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
 # The least time between two questions that the child asks the supervisor in the middle of a step. A question took 0.36 ms on a busy
@@ -309,9 +311,13 @@ def _plain(name: object, value: Any) -> Metric:
         return value
     try:
         number = value if isinstance(value, int | float) else value.item()
-    except (AttributeError, ValueError, RuntimeError) as error:
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise _refused(name, value) from error
     if isinstance(number, bool | int):
+        if number.bit_length() > MAX_INTEGER_BITS:
+            raise MetricsRefused(
+                f"metric {name!r} is an integer of {number.bit_length()} bits; report integers of at most {MAX_INTEGER_BITS} bits"
+            )
         return number
     if isinstance(number, Real):
         return float(number)
