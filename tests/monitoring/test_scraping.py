@@ -21,7 +21,7 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.monitoring.prometheus import PROMETHEUS
 from tuner.api.app import create_app
-from tuner.service.audit import Audit
+from tuner.service.ledger_audit import Audit
 from tuner.service.maintenance import StorageWatch
 
 pytestmark = pytest.mark.needs("prometheus")

@@ -20,7 +20,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.service import metrics_snapshot
-from tuner.service.audit import Audit
+from tuner.service.ledger_audit import Audit
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import (
     KEEP_NS,

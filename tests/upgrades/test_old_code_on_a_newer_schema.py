@@ -15,8 +15,8 @@ from tests.upgrades import made_up
 from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Unavailable
 from tuner.ledger import ledger
-from tuner.service.audit import Audit
 from tuner.service.controller import Controller
+from tuner.service.ledger_audit import Audit
 from tuner.service.reconciler import Reconciler
 from tuner.store import jobs
 

@@ -16,11 +16,11 @@ from tuner.domain.shared_budget import PPM, Alert
 from tuner.domain.time import rfc3339
 from tuner.ledger import budget_waits, shared_budgets
 from tuner.ledger.shared_budgets import BudgetPeriod, Kept
-from tuner.service.audit import Audit
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.control import continue_job
 from tuner.service.leading import Term
+from tuner.service.ledger_audit import Audit
 from tuner.service.periodic import PeriodicService
 from tuner.service.shared_budgets import without_room
 from tuner.service.webhooks import WebhookSender

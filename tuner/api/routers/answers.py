@@ -17,7 +17,7 @@ from tuner.domain.money import Cost, plain
 from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas.answers import TrialLog
-from tuner.service import answers, listing, packages
+from tuner.service import answers, packages, trainable_search
 from tuner.service.answers import After, Sort
 from tuner.service.bill import BillView, bill
 from tuner.service.job_report import ReportView, report
@@ -138,7 +138,7 @@ def list_trainables(service: Svc) -> show.Trainables:
 
     Nothing is imported, so `error` is null. If `truncated` is true, there are more source files than were read.
     """
-    return show.Trainables.model_validate(listing.listed(service.settings.allowed_modules))
+    return show.Trainables.model_validate(trainable_search.listed(service.settings.allowed_modules))
 
 
 @router.get("/trainables/{trainable}")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.service import listing
-from tuner.service.listing import listed
+from tuner.service import trainable_search
+from tuner.service.trainable_search import listed
 
 TRAIN = "def train(config): ...\n"
 # A module that cannot be imported, so that a test fails if something imports it.
@@ -76,7 +76,7 @@ def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
         ("def train(config): return '\\d'\n", ["train"]),
         ("\0def train(config): ...\n", []),
         ("def train(config): return " + "(" * 5000 + ")" * 5000 + "\n", []),
-        ("def train(config): ...\n#" + "x" * listing.FILE_BYTES_MAX, []),
+        ("def train(config): ...\n#" + "x" * trainable_search.FILE_BYTES_MAX, []),
     ],
 )
 def test_functions_and_names_that_count_as_trainables(folder: Path, source: str, expected: list[str]) -> None:
@@ -130,9 +130,9 @@ def test_listing_is_bounded_and_marked_as_truncated(
         path.write_text(TRAIN)
     assert names("*") == ["one:train", "a.two:train", "a.b.three:train", "a.b.c.four:train"]
     assert not listed(("*",)).truncated
-    monkeypatch.setattr(listing, bound, most)
+    monkeypatch.setattr(trainable_search, bound, most)
     assert names("*") == ["one:train", "a.two:train"]
     assert listed(("*",)).truncated
     monkeypatch.undo()
     monkeypatch.chdir(folder)
-    assert listed(("*",), read_s=-1) == listing.TrainableListing([], truncated=True)
+    assert listed(("*",), read_s=-1) == trainable_search.TrainableListing([], truncated=True)
