@@ -21,6 +21,7 @@ from tuner.api.limits import (
     MAX_HEADER_BYTES,
     MAX_TARGET_BYTES,
     Buckets,
+    Clients,
     ConcurrencyLimit,
     RateLimit,
 )
@@ -184,17 +185,25 @@ def test_liveness_is_answered_while_all_threads_wait(service: FakeService) -> No
     assert asyncio.run(tried()) == 200
 
 
-async def room(app: ASGIApp, path: str = "/v1/jobs") -> tuple[asyncio.Task[None], list[Message]]:
-    """Start a request, run it until it first waits, and return its task and the response so far."""
+async def room(
+    app: ASGIApp, path: str = "/v1/jobs", *, client: str = "10.0.0.1", body: asyncio.Event | None = None
+) -> tuple[asyncio.Task[None], list[Message]]:
+    """Start a request, run it until it first waits, and return its task and the response so far.
+
+    If `body` is given, the request has a body, which arrives when the event is set.
+    """
     answered = list[Message]()
 
     async def send(message: Message) -> None:
         answered.append(message)
 
     async def receive() -> Message:
+        if body is not None:
+            await body.wait()
         return {"type": "http.request"}
 
-    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    headers = [] if body is None else [(b"content-length", b"2")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "client": (client, 1)}
     task = asyncio.create_task(app(scope, receive, send))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     return task, answered
@@ -213,7 +222,7 @@ def test_overload_is_refused_with_503_and_streams_hold_no_slot(monkeypatch: pyte
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await ends.wait()
 
-        door = ConcurrencyLimit(app)
+        door = ConcurrencyLimit(app, clients=Clients("key"))
         tasks = [(await room(door))[0] for _ in range(2)]
         refused, answered = await room(door)
         await refused
@@ -235,5 +244,40 @@ def test_overload_is_refused_with_503_and_streams_hold_no_slot(monkeypatch: pyte
         begins.set()
         ends.set()
         await asyncio.gather(*tasks)
+
+    asyncio.run(tried())
+
+
+def test_requests_without_their_bodies_do_not_make_the_service_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_WAITING", 2)
+    monkeypatch.setattr(limits, "MOST_ARRIVING", 3)
+
+    async def tried() -> None:
+        ends, body = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await ends.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        door = ConcurrencyLimit(app, clients=Clients("key"))
+        arriving = [await room(door, body=body) for _ in range(3)]
+        refused, answered = await room(door, body=body)
+        await refused
+        assert answered[0]["status"] == 429
+        assert dict(answered[0]["headers"])[b"retry-after"] == b"2"
+        other, others_answer = await room(door, client="10.0.0.2")
+        assert others_answer == [], "the request of another client is let through"
+        body.set()
+        await asyncio.sleep(0)
+        refused, answered = await room(door)
+        await refused
+        assert answered[0]["status"] == 503, "requests with complete bodies count as waiting"
+        ends.set()
+        await asyncio.gather(other, *(task for task, _ in arriving))
+        for _ in range(4):
+            task, answered = await room(door, body=body)
+            await task
+            assert answered[0]["status"] == 200, "the slots are free again"
 
     asyncio.run(tried())

@@ -13,7 +13,7 @@ from tuner import __version__
 from tuner.api import access, auth, dashboards, document, page, problems
 from tuner.api.auth import Callers
 from tuner.api.event_stream import EventBroadcaster
-from tuner.api.limits import ConcurrencyLimit, RateLimit, RequestLimits
+from tuner.api.limits import Clients, ConcurrencyLimit, RateLimit, RequestLimits
 from tuner.api.metrics import LatencyMiddleware, Metrics
 from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
@@ -134,9 +134,9 @@ def create_app(
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(RequestLimits)
-    app.add_middleware(ConcurrencyLimit)
-    rate = service.settings.rate_limit
-    app.add_middleware(RateLimit, key=app.state.api_key, callers=app.state.callers, rate=rate)
+    clients = Clients(app.state.api_key, app.state.callers)
+    app.add_middleware(ConcurrencyLimit, clients=clients)
+    app.add_middleware(RateLimit, clients=clients, rate=service.settings.rate_limit)
     app.add_middleware(LatencyMiddleware, metrics=app.state.metrics)
     app.add_middleware(RequestId)
     return app

@@ -81,8 +81,8 @@ REMEMBERED = 10_000  # maximum number of keys that `Callers` remembers
 class Callers:
     """The most recent user keys that were valid when they were last checked.
 
-    `RateLimit` counts the requests of each key in this set separately. It counts all other requests by address. Being in the set grants no
-    access, because the key of each request is checked again. Use the set from one event loop only.
+    The limits of `tuner.api.limits` apply to each key in this set separately, and to all other requests by address. Being in the set grants
+    no access, because the key of each request is checked again. Use the set from one event loop only.
     """
 
     def __init__(self) -> None:

@@ -25,6 +25,8 @@ MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
 # Beyond 500 waiting requests, which are two or three seconds of work, a client is asked to retry after BUSY_S seconds.
 MOST_WAITING, BUSY_S = 500, 2
+# The bodies of one client that may arrive at the same time. Each of them may take 25 s and 1 MiB of memory.
+MOST_ARRIVING = 100
 # The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
 REMEMBERED = 10_000
 CLOCK_S = 1e-6  # seconds; a shorter wait may be a rounding error, so the request is let through
@@ -155,41 +157,17 @@ class Buckets:
         return wait_s
 
 
-class RateLimit:
-    """ASGI middleware that answers 429 to clients that send too many requests.
+class Clients:
+    """Names the client of a request, for the limits that apply to each client separately.
 
-    Requests with the same key share a token bucket. Requests without a known key share the bucket of their address. `callers` contains the
+    Requests with the same key are those of one client. The client of a request without a known key is its address. `callers` contains the
     users' keys that were valid when they were last used, and `key` is the service's own key.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        key: str,
-        callers: Container[str] = (),
-        rate: int,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._app, self._rate, self._buckets = app, rate, Buckets(rate, now)
-        self._callers = callers
-        self._credentials = f"bearer {key}".encode()
+    def __init__(self, key: str, callers: Container[str] = ()) -> None:
+        self._credentials, self._callers = f"bearer {key}".encode(), callers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
-            await self._app(scope, receive, send)
-            return
-        wait_s = self._buckets.take(self._client(scope))
-        if wait_s == 0:
-            await self._app(scope, receive, send)
-            return
-        seconds = math.ceil(wait_s)
-        detail = (
-            f"at most {self._rate} requests a second are answered (TUNER_RATE_LIMIT): retry in {seconds} s"
-        )
-        await _later(429, "Too many requests", detail, seconds)(scope, receive, send)
-
-    def _client(self, scope: Scope) -> str:
+    def name(self, scope: Scope) -> str:
         values: Iterable[bytes] = (value for name, value in scope["headers"] if name == b"authorization")
         for value in values:
             if hmac.compare_digest(value[:7].lower() + value[7:], self._credentials):
@@ -199,15 +177,63 @@ class RateLimit:
         return _address(scope)
 
 
-class ConcurrencyLimit:
-    """ASGI middleware that limits how many requests wait for an answer.
+class ClientSlots:
+    """Counts what each client has at the same time, and limits it."""
 
-    While `MOST_WAITING` answers have not begun, further requests are answered with 503. Without a limit, requests would wait longer and
-    longer under overload, until clients give up before their answer.
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def take(self, client: str, most: int) -> bool:
+        """Take a slot. Return False if the client has `most` slots already."""
+        taken = self._taken.get(client, 0)
+        if taken >= most:
+            return False
+        self._taken[client] = taken + 1
+        return True
+
+    def release(self, client: str) -> None:
+        self._taken[client] -= 1
+        if self._taken[client] == 0:
+            del self._taken[client]
+
+
+class RateLimit:
+    """ASGI middleware that answers 429 to clients that send too many requests. Each client has a token bucket."""
+
+    def __init__(
+        self, app: ASGIApp, *, clients: Clients, rate: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app, self._clients, self._rate, self._buckets = app, clients, rate, Buckets(rate, now)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        wait_s = self._buckets.take(self._clients.name(scope))
+        if wait_s == 0:
+            await self._app(scope, receive, send)
+            return
+        seconds = math.ceil(wait_s)
+        detail = (
+            f"at most {self._rate} requests a second are answered (TUNER_RATE_LIMIT): retry in {seconds} s"
+        )
+        await _later(429, "Too many requests", detail, seconds)(scope, receive, send)
+
+
+class ConcurrencyLimit:
+    """ASGI middleware that limits how many requests wait for an answer, and how many bodies of a client arrive at the same time.
+
+    - 503: `MOST_WAITING` answers have not begun. Without a limit, requests would wait longer and longer under overload, until clients give up
+      before their answer.
+    - 429: `MOST_ARRIVING` bodies of the client are not complete.
+
+    A request waits for its answer only once its body is complete. Otherwise a client that sends headers without the bodies could make the
+    service refuse all requests.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app, self._waiting = app, set[object]()
+    def __init__(self, app: ASGIApp, *, clients: Clients) -> None:
+        self._app, self._clients = app, clients
+        self._waiting, self._arriving = set[object](), ClientSlots()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN:
@@ -217,18 +243,47 @@ class ConcurrencyLimit:
             detail = f"{MOST_WAITING} requests are already waiting for their answers: retry in {BUSY_S} s"
             await _later(503, "Too busy", detail, BUSY_S)(scope, receive, send)
             return
+        arriving = self._clients.name(scope) if _has_body(scope) else None
+        if arriving is not None and not self._arriving.take(arriving, MOST_ARRIVING):
+            detail = f"{MOST_ARRIVING} requests of this client have incomplete bodies: retry in {BUSY_S} s"
+            await _later(429, "Too many requests", detail, BUSY_S)(scope, receive, send)
+            return
+        await self._answer(arriving, scope, receive, send)
+
+    async def _answer(self, arriving: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. `arriving` is the client whose slot it has until its body is complete, or None if it has no body."""
         this = object()
 
-        async def forward(message: Message) -> None:
-            # Once its answer has begun, a request does not count as waiting. A stream may last for hours.
+        def leave() -> None:
+            nonlocal arriving
+            if arriving is not None:
+                self._arriving.release(arriving)
+            arriving = None
             self._waiting.discard(this)
+
+        async def receive_body() -> Message:
+            message = await receive()
+            if arriving is not None and not message.get("more_body", False):
+                leave()
+                self._waiting.add(this)
+            return message
+
+        async def forward(message: Message) -> None:
+            # Once its answer has begun, a request does not count. A stream may last for hours.
+            leave()
             await send(message)
 
-        self._waiting.add(this)
+        if arriving is None:
+            self._waiting.add(this)
         try:
-            await self._app(scope, receive, forward)
+            await self._app(scope, receive_body, forward)
         finally:
-            self._waiting.discard(this)
+            leave()
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
 def _later(status: int, title: str, detail: str, seconds: int) -> Response:
