@@ -233,6 +233,23 @@ def test_names_and_numbers_that_mlflow_refuses_do_not_stop_the_mirror(uri: str) 
     assert run.data.params == {"lr": "0.2"}
 
 
+def test_tags_of_a_job_cannot_make_its_run_that_of_another_job(uri: str) -> None:
+    opens = partial(mirror_to, uri, "owned")
+    positions = {"job_a": Position(3, "running"), "job_b": Position(900, "running")}
+    ids = {"tuner.job/": "job_a", "./tuner.job": "job_a", "tuner.trial": "trial_00000"}
+    taken = {**ids, "Tuner.Position": "1 failed 0", "mlflow.runName": "job_a", "team": "vision"}
+    mirror = opens()
+    for _ in range(2):
+        for job, tags in (("job_a", {}), ("job_b", taken)):
+            mirror.write(MirroredChanges(replace(new_job(job), tags=tags), [], positions[job]))
+    mirror = opens()
+    assert mirror.positions() == positions
+    (run,) = mirror._runs("tags.`tuner.job` = 'job_b'")
+    assert run.info.run_name == "job_b"
+    assert run.data.tags["team"] == "vision"
+    assert not {"tuner.trial", "Tuner.Position"} & run.data.tags.keys()
+
+
 def doubling() -> bytes:
     """Return an ONNX file whose output is twice its input."""
     from onnx import TensorProto, helper

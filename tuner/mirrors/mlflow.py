@@ -92,7 +92,7 @@ class MlflowMirror:
             self._update(parent, job, trial, is_last=changes.is_end or trial.is_final)
         if self._models is not None and (changes.is_end or changes.has_new_exports):
             self._register(parent, job, self._models(job.id))
-        tags = {**job.tags, **_prefixed(job.attributes()), POSITION: str(changes.upto)}
+        tags = {**_own(job.tags), **_prefixed(job.attributes()), JOB: job.id, POSITION: str(changes.upto)}
         self._client.log_batch(parent.run, tags=_tags(tags), metrics=[])
         self._end(parent, _JOB_STATUS.get(job.state, "RUNNING"), job.ended_at)
         if changes.is_end:
@@ -209,6 +209,19 @@ class MlflowMirror:
 
 def _prefixed(attributes: Mapping[str, object]) -> dict[str, object]:
     return {f"tuner.{name}": value for name, value in attributes.items() if value is not None}
+
+
+def _own(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that a job's owner may set in MLflow.
+
+    Tags that begin with `tuner.` or `mlflow.` are left out. Otherwise a tag such as `tuner.job` could make the mirror take this run for that
+    of another job. The case is ignored, because some databases of MLflow ignore it.
+    """
+    return {
+        name: value
+        for name, value in tags.items()
+        if not _name(name).lower().startswith(("tuner.", "mlflow."))
+    }
 
 
 def _tags(tags: Mapping[str, object]) -> list[Any]:
