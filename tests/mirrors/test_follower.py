@@ -95,6 +95,7 @@ def test_lease_can_be_taken_over_after_the_clock_is_set_back(service: FakeServic
 def new_job(name: str) -> MirroredJob:
     return MirroredJob(
         name,
+        "default",
         name,
         None,
         {},

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -22,7 +23,7 @@ from tests.mirrors.test_optuna import trials_of
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.money import FREE
 from tuner.domain.time import Instant
-from tuner.mirrors.record import MirroredChanges, MirroredReport, MirroredTrial, Position
+from tuner.mirrors.record import MirroredChanges, MirroredModel, MirroredReport, MirroredTrial, Position
 from tuner.service import mirroring
 from tuner.service.checkpoints import choose
 from tuner.store import jobs
@@ -203,6 +204,12 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     assert needed.split() == [f"mlflow=={mlflow.__version__}", "onnx", "onnxruntime"]
 
 
+def new_trial() -> MirroredTrial:
+    return MirroredTrial(
+        "trial_00000", 0, {}, "running", "", 0.5, 0.5, 0.0, FREE, 1, 0, Instant(0), Instant(0)
+    )
+
+
 def test_names_and_numbers_that_mlflow_refuses_do_not_stop_the_mirror(uri: str) -> None:
     from mlflow.tracking import MlflowClient
 
@@ -217,9 +224,7 @@ def test_names_and_numbers_that_mlflow_refuses_do_not_stop_the_mirror(uri: str) 
     }
     report = MirroredReport(1, Instant(0), 0.5, metrics, FREE)
     config = {"lr/": 0.1, "lr": 0.2}
-    trial = MirroredTrial(
-        "trial_00000", 0, config, "running", "", 0.5, 0.5, 0.0, FREE, 1, 0, Instant(0), Instant(0), [report]
-    )
+    trial = replace(new_trial(), config=config, reports=[report])
     job = replace(new_job("job_names"), tags={"team/": "vision"})
     assert mirror_to(uri, "names").write(MirroredChanges(job, [trial], Position(1, "running")))
     client = MlflowClient(uri)
@@ -248,6 +253,22 @@ def test_tags_of_a_job_cannot_make_its_run_that_of_another_job(uri: str) -> None
     assert run.info.run_name == "job_b"
     assert run.data.tags["team"] == "vision"
     assert not {"tuner.trial", "Tuner.Position"} & run.data.tags.keys()
+
+
+def test_jobs_of_several_projects_do_not_share_a_registered_model(uri: str, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    model = MirroredModel("trial_00000", "step_1", {"step": "1"}, lambda: nullcontext(tmp_path))
+    mirror = mirror_to(uri, "projects", lambda _: [model])
+    for project in ("default", "vision"):
+        job = replace(new_job(f"job_of_{project}"), name="shared", project=project)
+        changes = MirroredChanges(job, [new_trial()], Position(1, "running", 1), has_new_exports=True)
+        assert mirror.write(changes)
+    for name, job_id in (("shared", "job_of_default"), ("vision~shared", "job_of_vision")):
+        (version,) = MlflowClient(uri).search_model_versions(f"name = '{name}'")
+        assert version.tags["tuner.job"] == job_id
+    (run,) = mirror._runs("tags.`tuner.project` = 'vision'")
+    assert run.data.tags["tuner.job"] == "job_of_vision"
 
 
 def doubling() -> bytes:

@@ -25,6 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.version import VERSION
 
+from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.time import MS_NS, Instant
 from tuner.mirrors.record import (
     ListModels,
@@ -168,11 +169,11 @@ class MlflowMirror:
         self._end(known, status, trial.updated_at)
 
     def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[MirroredModel]) -> None:
-        """Upload the files of each model, and register them as a version of the MLflow model with the job's name.
+        """Upload the files of each model, and register them as a version of the job's MLflow model.
 
         Models that are already registered, and models whose files are missing, are skipped.
         """
-        name = _name(job.name)
+        name = _model_name(job)
         held = [
             {key: version.tags[key] for key in IDENTITY if key in version.tags}
             for version in self._client.search_model_versions(f"name = '{name}'")
@@ -205,6 +206,14 @@ class MlflowMirror:
         else:
             self._client.set_terminated(known.run, status, None if at is None else at // MS_NS)
         known.status = status
+
+
+def _model_name(job: MirroredJob) -> str:
+    """Return the name of the MLflow model of the job: the job's name, after the project's unless that is the default project.
+
+    Job names and project names do not contain `~`, so no job of one project can add a version to a model of another.
+    """
+    return _name(job.name) if job.project == DEFAULT_PROJECT else f"{job.project}~{_name(job.name)}"
 
 
 def _prefixed(attributes: Mapping[str, object]) -> dict[str, object]:

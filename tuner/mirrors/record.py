@@ -40,6 +40,7 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class MirroredJob:
     id: str
+    project: str
     name: str
     owner: str | None
     tags: Mapping[str, str]
@@ -62,6 +63,7 @@ class MirroredJob:
     def attributes(self) -> dict[str, Any]:
         best_trial, best_metric = self.best or (None, None)
         return {
+            "project": self.project,
             "owner": self.owner,
             "trainable": self.trainable,
             "budget_usd": self.budget_usd,

@@ -74,6 +74,7 @@ class StoredRecord:
             exported = int(db.execute(exports.count_of(job)).scalar_one())
         shown = MirroredJob(
             row.id,
+            row.project,
             row.spec.name,
             row.tags.get("owner"),
             row.tags,
