@@ -1,14 +1,17 @@
 """Exports over REST, with the client and on the command line: request, payment, figures, prices, files and each refusal."""
 
 import itertools
+import json
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -32,12 +35,13 @@ from tuner.driver.export_run import ExportRun
 from tuner.driver.paid_work import PaidActorLost
 from tuner.ledger import ledger
 from tuner.planning.serving import ReplicaSpeed, serving_cost
-from tuner.schemas.exports import Format
+from tuner.schemas.exports import ExportVariant, Format
+from tuner.service import exports as service_exports
 from tuner.service.controller import Controller
 from tuner.service.node_prices import finder
 from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.store import exports, jobs, launches, stored_files
-from tuner.training.variants import FORMATS, Variant
+from tuner.training.variants import BATCHES, FORMATS, Variant
 from tuner.worker.export import ExportResult
 
 CONTENT = b"a model" * 1000
@@ -560,9 +564,15 @@ def test_formats_of_the_api_are_those_that_can_be_exported() -> None:
         {"file": "../onnx"},
         {"file": "onnx/a\nb: c"},
         {"bytes": "1"},
+        {"bytes": 1.5},
+        {"bytes": -1},
+        {"load_ms": -10_000},
         {"metric": math.nan},
+        {"metric": 10**400},
         {"metric": None},
         {"latency": [{}]},
+        {"latency": variant("onnx").plain()["latency"][1:]},
+        {"latency": [{**each, "per_second": 1e-320} for each in variant("onnx").plain()["latency"]]},
         {"code": 1},
     ],
 )
@@ -571,6 +581,47 @@ def test_figures_that_user_code_made_up_are_refused(change: dict[str, Any]) -> N
     assert Variant.of(plain) == variant("onnx")
     with pytest.raises(ValueError):
         Variant.of({**plain, **change})
+
+
+NUMBERS = (
+    st.sampled_from([0, 1, 1.5, -1, 1e-320, 1e-6, 1e12, 1e308, 10**400, True, "1"])
+    | st.floats()
+    | st.integers()
+    | st.none()
+)
+BATCH_NUMBERS = st.fixed_dictionaries({}, optional=dict.fromkeys(("p50_ms", "p99_ms", "per_second"), NUMBERS))
+
+
+@given(
+    changes=st.fixed_dictionaries(
+        {},
+        optional={
+            **{"file": st.none(), "code": st.just("metric_dropped")},
+            **dict.fromkeys(
+                ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"), NUMBERS
+            ),
+        },
+    ),
+    batches=st.lists(st.sampled_from(BATCHES), max_size=4) | st.just(list(BATCHES)),
+    batch_changes=BATCH_NUMBERS,
+)
+def test_every_accepted_variant_can_be_served(
+    changes: dict[str, Any], batches: list[int], batch_changes: dict[str, Any]
+) -> None:
+    latency = [
+        {**variant("onnx").plain()["latency"][0], "batch": batch, **batch_changes} for batch in batches
+    ]
+    try:
+        accepted = Variant.of({**variant("onnx").plain(), "latency": latency, **changes})
+    except ValueError:
+        return
+    shown = ExportVariant.model_validate({**accepted.plain(), "serving": ()})
+    json.dumps(shown.model_dump(), allow_nan=False)
+    if accepted.file is not None:
+        model, price = service_exports._served(accepted), Price.from_usd_per_hour(0.1)
+        for per_second in (0.001, 10.0, 1e9):
+            cost = serving_cost(model.speed, price, per_second=per_second, cold_start_s=10 + model.load_s)
+            assert all(value is None or math.isfinite(value) for value in asdict(cost).values())
 
 
 def publish(service: FakeService, job: str, work: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -12,6 +13,9 @@ Format = Literal[
 FORMATS: tuple[Format, ...] = get_args(Format)
 _FILE = re.compile(r"[a-z0-9-]+/[A-Za-z0-9._-]+")
 BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
+# Times and rates of a latency, and other times. With numbers outside, the costs of serving could not be computed as floats.
+_LEAST, _MOST = 1e-6, 1e12
+_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +75,50 @@ class Variant:
             raise ValueError(
                 f"the path of an exported file must be one folder and a file name, not {known['file']!r:.120}"
             )
-        for name in ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"):
-            known[name] = None if known[name] is None else _number(name, known[name])
-        known["latency"] = tuple(_latency(plain_latency) for plain_latency in known["latency"] or ())
+        for name in ("metric", "drop", "difference", "sparsity"):
+            known[name] = None if known[name] is None else finite(name, known[name])
+        for name in ("load_ms", "seconds"):
+            known[name] = None if known[name] is None else _between(name, known[name], 0, _MOST)
+        known["bytes"] = None if known["bytes"] is None else _whole("bytes", known["bytes"])
+        known["latency"] = _latencies(known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
         if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
             raise ValueError("an exported file has no `bytes`, no `metric` or no `latency`")
         return cls(**known)
 
 
-def _latency(plain: Any) -> BatchLatency:
-    if not isinstance(plain, Mapping):
-        raise ValueError("a latency of an exported file is not an object")
-    numbers: dict[str, Any] = {
-        field.name: _number(field.name, plain.get(field.name)) for field in fields(BatchLatency)
-    }
-    if min(numbers.values()) <= 0:
-        raise ValueError(
-            f"a latency of an exported file has {min(numbers, key=lambda name: numbers[name])} {min(numbers.values())}, which is not above zero"
+def _latencies(plain: Any) -> tuple[BatchLatency, ...]:
+    """Return the latencies of all `BATCHES`, or none if `plain` is empty."""
+    if not isinstance(plain, list | tuple) or not all(isinstance(each, Mapping) for each in plain):
+        raise ValueError("`latency` of an exported file is not a list of objects")
+    latencies = tuple(
+        BatchLatency(
+            _whole("batch", each.get("batch")),
+            *(_between(name, each.get(name), _LEAST, _MOST) for name in ("p50_ms", "p99_ms", "per_second")),
         )
-    return BatchLatency(**{**numbers, "batch": int(numbers["batch"])})
+        for each in plain
+    )
+    if latencies and tuple(latency.batch for latency in latencies) != BATCHES:
+        raise ValueError(f"`latency` of an exported file must have the batch sizes {BATCHES}")
+    return latencies
 
 
-def _number(name: str, value: object) -> float:
+def finite(name: str, value: object) -> float:
     """Return the value if it is a finite number. Otherwise raise ValueError, because variants cannot be compared by other values."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"`{name}` of an exported file is not a finite number")
+    with suppress(OverflowError):  # an integer that is too large for a float
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    raise ValueError(f"`{name}` of an exported file is not a finite number")
+
+
+def _between(name: str, value: object, least: float, most: float) -> float:
+    number = finite(name, value)
+    if not least <= number <= most:
+        raise ValueError(f"`{name}` of an exported file is {number:g}, not between {least:g} and {most:g}")
+    return number
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_BYTES:
+        raise ValueError(f"`{name}` of an exported file is not a whole number from 0 to {_MOST_BYTES}")
     return value

@@ -20,7 +20,7 @@ from tuner.checkpoints.checkpoints import (
 )
 from tuner.checkpoints.storage import explained
 from tuner.domain.objective import Mode
-from tuner.training.variants import Variant
+from tuner.training.variants import Variant, finite
 from tuner.worker.child import EXPORT_KIND
 from tuner.worker.orders import BeginOrder, FailureFields, WorkerState
 from tuner.worker.packages import Stored
@@ -141,7 +141,7 @@ def _follow(supervisor: Supervisor, export: str, formats: int) -> ExportResult:
             try:
                 if "variant" in figures:
                     variants.append(Variant.of(json.loads(str(figures["variant"]))))
-                    metric = float(figures["metric"])
+                    metric = finite("metric", figures["metric"])
                 else:
                     code, detail = str(figures["code"])[:40], str(figures["detail"])
             except (KeyError, TypeError, ValueError) as invalid:
