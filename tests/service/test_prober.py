@@ -1,7 +1,10 @@
 """Trainables are inspected in a separate process. Faults in a module are reported and do no harm."""
 
+import json
+import math
 import sys
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -10,6 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from tests import fakes
 from tuner.domain.errors import Unavailable
 from tuner.service import trainables
 from tuner.service.trainables import Described, SubprocessProber, is_allowed
@@ -256,6 +260,36 @@ def test_probe_leaves_no_processes_or_temporary_files(modules: Path) -> None:
     assert description.doc
     assert not Path(description.doc).exists()
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]
+
+
+def test_texts_that_are_not_valid_unicode_are_replaced(modules: Path) -> None:
+    (modules / "probed_named.py").write_text("raise FileNotFoundError('caf\\udce9.csv')\n")
+    (modules / "probed_spaces.py").write_text(
+        "SEARCH_SPACE = {'caf\\udce9': ['caf\\udce9']}\ndef train(config):\n    'caf\\udce9'\n"
+    )
+    service = fakes.service_in(modules / "home")
+    settings = replace(service.settings, allowed_modules=("*",))
+    client = fakes.client_of(replace(service, settings=settings, prober=SubprocessProber()))
+    refused = client.post("/v1/jobs", json=fakes.body(trainable="probed_named:train"))
+    assert refused.status_code == 422
+    assert "cannot be trained: FileNotFoundError: caf?.csv" in refused.json()["detail"]
+    shown = client.get("/v1/trainables/probed_spaces:train").json()
+    assert (shown["doc"], shown["search_space"]) == ("caf?", {"caf?": ["caf?"]})
+    listed = client.get("/v1/trainables").json()["items"]
+    assert [
+        (item["doc"], item["search_space"]) for item in listed if "probed_spaces" in item["trainable"]
+    ] == [(shown["doc"], shown["search_space"])]
+    service.database.dispose()
+
+
+@pytest.mark.parametrize(
+    "search_space",
+    [{"a": math.nan}, {"a": [-math.inf]}, {"a": json.loads("[" * 40 + "]" * 40)}, [1], "a"],
+)
+def test_values_that_no_answer_can_have_are_dropped(search_space: object) -> None:
+    plain = {"doc": 1, "error": ["a"], "code": {}, "import_ns": -1, "trains_in_batches": 1, "else": 0}
+    described = Described.parse("module:train", {**plain, "search_space": search_space})
+    assert described == Described("module:train")
 
 
 def test_oversized_search_space_is_ignored(modules: Path) -> None:

@@ -225,10 +225,10 @@ def _described(module: str, tree: ast.Module) -> Iterator[Described]:
     names = dict.fromkeys(packed) | {node.name: ast.get_docstring(node) for node in functions}
     if "train" not in {node.name for node in defined} and "train" in _bound(tree):
         names["train"] = None
-    suggested = {name: _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}
+    suggested = {name.lower(): _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}
     for name, doc in names.items():
         about = (doc or ast.get_docstring(tree) or "")[:DOC_CHARS_MAX]
-        yield Described(f"{module}:{name}", about, suggested["SEARCH_SPACE"], suggested["OBJECTIVE"])
+        yield Described.parse(f"{module}:{name}", {"doc": about, **suggested})
 
 
 def _trains(node: ast.FunctionDef | ast.ClassDef) -> bool:

@@ -1,6 +1,7 @@
 """Describe a trainable by importing it in a process of its own, because the import runs user code."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import entry_faults
+from tuner.domain.text import storable
+from tuner.domain.usage import count_of
 from tuner.service.cluster import import_path
 from tuner.worker import program
 from tuner.worker.limits import ProbeRequest, UserCodeLimits
@@ -26,6 +29,8 @@ AT_ONCE = 4  # maximum number of probes at the same time, because each is a proc
 # Maximum number of requests that wait for probes of other requests. Together with those that probe they occupy half of the 40 threads that
 # answer requests. The wait has no shorter limit than the probe, because clients do not repeat a request for as long as an import may take.
 WAITING = 16
+MAX_CHARACTERS = 4000  # of each text of a description
+MAX_LEVELS = 32  # of nested values in a suggestion, as in the body of a request
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,48 @@ class Described:
     code: str | None = None
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
     trains_in_batches: bool = False  #: Whether it is an instance of `tuner.training.Packed`, which trains several trials as one batch.
+
+    @classmethod
+    def parse(cls, trainable: str, plain: Mapping[str, Any]) -> "Described":
+        """Build the description from the answer of a process that runs user code. Values that no answer of the service can have are dropped."""
+        texts = {name: plain.get(name) for name in ("doc", "error", "code")}
+        texts = {
+            name: storable(text, MAX_CHARACTERS) if isinstance(text, str) else None
+            for name, text in texts.items()
+        }
+        return cls(
+            trainable,
+            texts["doc"] or "",
+            _suggestion(plain.get("search_space")),
+            _suggestion(plain.get("objective")),
+            texts["error"],
+            texts["code"],
+            count_of(plain.get("import_ns")) or 0,
+            plain.get("trains_in_batches") is True,
+        )
+
+
+def _suggestion(value: object) -> Mapping[str, Any] | None:
+    """Return a JSON object in which all texts are storable. Return None for any other value."""
+    try:
+        return _storable_json(value) if isinstance(value, dict) else None
+    except ValueError:
+        return None
+
+
+def _storable_json(value: Any, level: int = 1) -> Any:
+    """Return a JSON value with storable texts. Raise ValueError if it has a number that is not finite, or is nested too deep."""
+    if level > MAX_LEVELS or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError("cannot be part of an answer")
+    match value:
+        case str():
+            return storable(value)
+        case list():
+            return [_storable_json(item, level + 1) for item in value]
+        case dict():
+            return {storable(name): _storable_json(item, level + 1) for name, item in value.items()}
+        case _:
+            return value
 
 
 class Prober(Protocol):
@@ -138,7 +185,7 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
     limits.hold(process.pid)
     try:
         output, errors = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
-        return Described(entry, **json.loads(output))
+        return Described.parse(entry, dict(json.loads(output)))
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
