@@ -19,6 +19,7 @@ from tuner.driver.actuator import (
     RecentRead,
 )
 from tuner.driver.ports import Assignment
+from tuner.training.channel import MAX_JOB_METRICS_BYTES
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
 SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}
@@ -65,16 +66,28 @@ def test_losses_of_a_market_are_read_again_after_a_while() -> None:
     assert asked == ["spot", "on_demand", "spot"]
 
 
-def begin_message(job: JobSpec, seed: int = 0) -> Mapping[str, Any]:
+def begin_message(job: JobSpec, seed: int = 0, metrics_bytes: int = 0) -> Mapping[str, Any]:
     row: Any = SimpleNamespace(spec=job, id="job_1", project="p", offer=OFFER)
     messages = BeginMessages(
-        row, "", lambda: None, lambda _: None, lambda *_: None, lambda _: Losses(), lambda _: 0
+        row,
+        "",
+        lambda: None,
+        lambda _: None,
+        lambda *_: None,
+        lambda _: Losses(),
+        lambda _: 0,
+        lambda: metrics_bytes,
     )
     return messages.begin(Assignment("trial_00000", 1, {}, 27, 1, None, seed=seed))
 
 
 def test_repeat_is_seeded_differently_from_the_trial_that_it_repeats() -> None:
     assert [begin_message(spec(seed=40), seed)["seed"] for seed in (0, 2)] == [40, 42]
+
+
+def test_worker_receives_the_room_that_the_job_has_left_for_metrics() -> None:
+    rooms = [begin_message(spec(), metrics_bytes=size)["metrics_room"] for size in (0, 1000, 2 << 30)]
+    assert rooms == [MAX_JOB_METRICS_BYTES, MAX_JOB_METRICS_BYTES - 1000, 0]
 
 
 def test_worker_receives_the_metrics_of_serving_that_the_job_needs() -> None:

@@ -25,6 +25,7 @@ ENDS = {
     "reports_a_negative_step": ("failed", "step is -1"),
     "reports_a_step_that_is_text": ("failed", "step is '1'"),
     "reports_a_step_that_is_true": ("failed", "step is True"),
+    "fills_the_database": ("failed", "bytes of metrics as JSON, of which 200000 were left"),
     "invents_a_phase": ("failed", "kind is 'nothing', not one of"),
     "says_that_it_is_idle": ("failed", "kind is 'idle', not one of"),
     "sends_a_phase_that_is_a_list": ("failed", "kind is ['train']"),

@@ -18,6 +18,7 @@ from tuner.worker.supervisor import Supervisor
 
 ENTRY = "tests.system.user_code.hostile:train"
 LEASE_S = 3.0
+METRICS_ROOM = 200_000  #: Of three large reports.
 WARM_S = 300.0  # for an attempt that waits for the fork server to import torch
 #: How much later than the lease's end the result may arrive, and the last process be gone. On a quiet machine it takes 0.02 s.
 LATE_S = 2.0
@@ -30,7 +31,7 @@ def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
     """
     before = len(driver.reports)
     began = time.monotonic()
-    driver.begin(config={"attack": attack}, target_step=None, lease_s=lease_s)
+    driver.begin(config={"attack": attack}, target_step=None, lease_s=lease_s, metrics_room=METRICS_ROOM)
     while True:
         result = driver.supervisor.step()
         driver.reports += result["reports"]

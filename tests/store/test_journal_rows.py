@@ -60,6 +60,17 @@ def put_report(journal: SqlJournal, step: int, value: float | None, metrics: Map
         tx.put_report(ReportRow(TRIAL, 1, step, Instant(step), value, metrics, FREE, 0))
 
 
+def test_size_of_all_metrics_is_counted_and_read_again_by_the_next_driver(
+    database: Database, journal: SqlJournal
+) -> None:
+    put_report(journal, 1, 0.5, {"acc": 0.5, "note": "é"})
+    put_report(journal, 2, 0.6, {"acc": 0.6})
+    put_report(journal, 2, 0.7, {"acc": 0.7, "note": "a repeated report is not recorded"})
+    size = len(json.dumps({"acc": 0.5, "note": "é"})) + len(json.dumps({"acc": 0.6}))
+    assert journal.metrics_bytes() == size
+    assert SqlJournal(database, JOB, PROJECT, 1, Instant(4)).metrics_bytes() == size
+
+
 def save(journal: SqlJournal, step: int) -> None:
     with journal.transaction() as tx:
         tx.put_checkpoint(CheckpointRow(TRIAL, step, 1, f"s3://{step}", 1, 0.5, AT))

@@ -329,6 +329,18 @@ def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
     assert [r["step"] for r in driver.reports] == list(range(1, 1001))
 
 
+def test_attempt_fails_if_the_job_has_no_room_for_its_metrics(drive: Any) -> None:
+    driver = drive("fast")
+    driver.begin(target_step=9, metrics_room=3 * len('{"acc": 1.0}'))
+    failed = driver.until_state("failed")
+    assert [report["step"] for report in driver.reports] == [1, 2, 3]
+    assert (
+        "all reports of a job may have 1073741824 bytes of metrics as JSON, of which 36 were left"
+        in failed["error"]["message"]
+    )
+    assert "report fewer metrics or shorter texts" in failed["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("case", "values"),
     [

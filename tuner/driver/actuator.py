@@ -20,6 +20,7 @@ from tuner.driver.ports import Assignment
 from tuner.store import answers, jobs
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
+from tuner.training.channel import MAX_JOB_METRICS_BYTES
 from tuner.tuning.rungs import ladder
 from tuner.worker.orders import BeginOrder, ContinueOrder, Order
 from tuner.worker.packages import Stored
@@ -163,6 +164,7 @@ class BeginMessages:
     saved_by: Callable[[str, int], int | None]
     losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
     artifact_bytes: Callable[[str], int]  #: Returns the size of the artifacts of a job.
+    metrics_bytes: Callable[[], int]  #: Returns the size of the metrics that the job has reported, as JSON.
     teacher: Mapping[str, Any] | None = None  #: What a worker needs to fetch the job's teacher.
 
     def begin(self, assignment: Assignment) -> BeginOrder:
@@ -203,6 +205,7 @@ class BeginMessages:
             "serving_metrics": spec.serving_metrics,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
+            "metrics_room": max(0, MAX_JOB_METRICS_BYTES - self.metrics_bytes()),
             "processes": spec.resources.processes,
             "nodes": spec.resources.nodes,
             "teacher": self.teacher,

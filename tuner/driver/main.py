@@ -112,6 +112,7 @@ def rebuild(
         saved_by=journal.saved_by,
         losses=RecentRead(context.losses),
         artifact_bytes=RecentRead(context.artifact_bytes),
+        metrics_bytes=journal.metrics_bytes,
         teacher=teacher,
     )
     actuator = Actuator(begin_messages.begin)

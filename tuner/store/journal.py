@@ -51,6 +51,10 @@ _REACHED = PreparedStatement(
         _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
     )
 )
+# The JSON is ASCII, so its characters are bytes.
+_METRICS_BYTES = PreparedStatement(
+    select(func.coalesce(func.sum(func.length(_R.metrics)), 0)).where(_R.job == _OF_JOB)
+)
 _UPDATE_CHECKPOINT = PreparedStatement(
     update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
 )
@@ -76,6 +80,7 @@ class _Recorded:
     attempts: dict[str, int]  #: The newest attempt of each trial.
     checkpoints: defaultdict[str, set[int]]  #: The steps of the checkpoints of each trial.
     pareto_front: ParetoFront
+    metrics_bytes: int  #: The size of the metrics of all reports, as JSON.
 
     @classmethod
     def load(cls, db: Connection, job: str, project: str, spec: JobSpec) -> Self:
@@ -91,6 +96,7 @@ class _Recorded:
             {trial: attempt for trial, attempt in db.execute(newest)},
             saved,
             ParetoFront.load(db, job, project, spec),
+            _metrics_bytes(db, job),
         )
 
 
@@ -159,12 +165,28 @@ class SqlJournal:
             row = _SAVED_BY.first(db, {"of_job": self._job, "of_trial": trial, "of_step": step})
         return None if row is None else row[0]
 
+    def metrics_bytes(self) -> int:
+        """Return the size of the metrics that the job has reported, as JSON.
+
+        It is counted from the first transaction on, because reading it from the reports of a large job takes seconds.
+        """
+        if self._recorded is not None:
+            return self._recorded.metrics_bytes
+        with self._database.read() as db:
+            return _metrics_bytes(db, self._job)
+
     def running_ns(self) -> int:
         return self._ran_ns
 
     def account(self) -> Account:
         with self._database.read() as db:
             return ledger.account(db, self._job)
+
+
+def _metrics_bytes(db: Connection, job: str) -> int:
+    row = _METRICS_BYTES.first(db, {"of_job": job})
+    assert row is not None  # a sum always has a row
+    return int(row[0])
 
 
 def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tuple[float, int] | None:
@@ -279,6 +301,8 @@ class SqlTx:
         steps, value = self._recorded.steps.get(report.trial, 0), finite(report.value)
         if report.step <= steps and self.reached(report.trial, report.step) is not None:
             return False
+        metrics = metrics_json(report.metrics)
+        self._recorded.metrics_bytes += len(metrics)
         _INSERT_REPORT.run(
             self._db,
             {
@@ -290,7 +314,7 @@ class SqlTx:
                 "at": report.at,
                 "value": value,
                 "violation": report.violation,
-                "metrics": metrics_json(report.metrics),
+                "metrics": metrics,
                 "usd": report.cost.usd.micro_usd,
                 "gpu_ms": report.cost.gpu_ms,
                 "duration_ns": report.duration_ns,

@@ -28,6 +28,8 @@ MAX_METRICS = 1000
 MAX_METRICS_BYTES = 64 << 10
 # Python refuses to write or read integers of more than 4300 digits, which are about 14,284 bits, as JSON.
 MAX_INTEGER_BITS = 14_000
+# Of all reports of a job together. A million reports of a thousand bytes fit.
+MAX_JOB_METRICS_BYTES = 1 << 30
 PING = b'{"ping": true}'  # what a worker sends to its batch process to find out whether it hangs
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
 # The least time between two questions that the child asks the supervisor in the middle of a step. A question took 0.36 ms on a busy

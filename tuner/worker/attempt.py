@@ -4,6 +4,7 @@ results for the driver.
 The supervisor's lock guards everything here. Nothing here does I/O.
 """
 
+import json
 import math
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from tuner.worker.child_channel import (
     PhaseMessage,
     ReportMessage,
     SavedMessage,
+    check_metrics_room,
     check_saved_step,
     check_step,
 )
@@ -140,6 +142,7 @@ class RunningAttempt:
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
     unstored: int = 0  # reports with artifacts that the publisher has not finished
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
+    metrics_bytes: int = 0  # the size of the metrics of all reports, as JSON
     staging: Path | None = None  # where the child may leave checkpoints
     environment: Environment | None = None  # to be sent with the next result
     # the path of the teacher's checkpoint and the teacher's configuration
@@ -261,7 +264,7 @@ class RunningAttempt:
         """Note a report of the child, which waits for the reply before it trains again.
 
         Raises:
-            InvalidMessage: The step is not the next one, or the previous report has no reply yet.
+            InvalidMessage: The step is not the next one, the previous report has no reply yet, or the job has no room for the metrics.
         """
         at, step = message.at, message.step
         if self.awaiting_reply is not None:
@@ -269,6 +272,8 @@ class RunningAttempt:
                 f"sent another report before it received the reply to its report of step {self.awaiting_reply}"
             )
         check_step(step, last_step=self.step, max_step=self.max_step)
+        self.metrics_bytes += len(json.dumps(message.metrics))
+        check_metrics_room(self.metrics_bytes, self.order.get("metrics_room"))
         self.messages_since_report = 0
         self.use.add_reported(message.usage, trained_ns=self.watch.of("train"), of_share=self.watch.of_share)
         if self.stepped_at:

@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any, get_args
 
 from tuner.training.artifacts import MAX_IN_REPORT, NAME, NAMED
-from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind, metrics_excess
+from tuner.training.channel import MAX_JOB_METRICS_BYTES, MAX_MESSAGE_BYTES, FailureKind, Kind, metrics_excess
 
 # The most characters in the fields of a message. A message with a longer text is refused.
 MAX_PATH_CHARS = 4096
@@ -194,6 +194,15 @@ def check_saved_step(step: int, *, last_step: int, part: int = 0, parts: int = 0
     if not (0 if part else 1) <= step <= last_step:
         raise InvalidMessage(
             f"announced a checkpoint of step {_shown(step)}, but its last report is of step {last_step}"
+        )
+
+
+def check_metrics_room(size: int, room: int | None) -> None:
+    """Raise InvalidMessage if the metrics of an attempt have more bytes than its job may still report. None means that they are not limited."""
+    if room is not None and size > room:
+        raise InvalidMessage(
+            f"reported {size} bytes of metrics, which are too many: all reports of a job may have {MAX_JOB_METRICS_BYTES} bytes of metrics as "
+            f"JSON, of which {room} were left for this attempt; report fewer metrics or shorter texts, and write long texts to artifacts"
         )
 
 

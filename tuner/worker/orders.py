@@ -48,6 +48,8 @@ class BeginOrder(TypedDict):
     memory_limit_bytes: NotRequired[int | None]  # None if it is not limited
     # The bytes of artifacts that the job may still store. Default: not limited.
     artifact_room: NotRequired[int]
+    # The bytes of metrics, as JSON, that the job may still report. Default: not limited.
+    metrics_room: NotRequired[int]
     processes: NotRequired[int]  # on each node. Default: 1
     nodes: NotRequired[int]  # Default: 1
     # What is needed to fetch the checkpoint of the job's teacher.

@@ -206,6 +206,15 @@ def reports_a_step_twice() -> None:
     idle()
 
 
+@attack
+def fills_the_database() -> None:
+    step = 0
+    while True:
+        step += 1
+        report(step, metrics={"score": 1.0, "text": "x" * 60_000})
+        reply()
+
+
 # The content of messages
 
 
