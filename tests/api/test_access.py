@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.api.accessing import People
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.api.app import create_app
-from tuner.api.auth import Callers, while_allowed
+from tuner.api.auth import AccessChecks, Callers, while_allowed
 from tuner.domain.access import read_key
 from tuner.service import access, metrics_snapshot, reconciler
 from tuner.service.mirroring import StoredRecord
@@ -374,9 +375,12 @@ def test_stream_ends_when_its_key_is_revoked(people: People, service: FakeServic
         finally:
             closed.append(True)
 
+    async def may() -> bool:
+        return access.still(service, actor)
+
     async def follow() -> list[bytes]:
         events = []
-        async for data in while_allowed(stream(), lambda: access.still(service, actor), every_s=0.01):
+        async for data in while_allowed(stream(), may, every_s=0.01):
             events.append(data)
             people.operator.delete(f"/v1/keys/{made['id']}")
         return events
@@ -391,10 +395,36 @@ def test_stream_with_lasting_access_is_forwarded_completely() -> None:
             await asyncio.sleep(0.005)
             yield str(number).encode()
 
+    async def may() -> bool:
+        return True
+
     async def follow() -> list[bytes]:
-        return [data async for data in while_allowed(stream(), lambda: True, every_s=0.001)]
+        return [data async for data in while_allowed(stream(), may, every_s=0.001)]
 
     assert asyncio.run(follow()) == [b"0", b"1", b"2"]
+
+
+def test_streams_of_a_key_share_one_check() -> None:
+    calls = list[str]()
+
+    def check(key: str) -> bool:
+        calls.append(key)
+        return key != "revoked"
+
+    async def tried(every_s: float) -> list[bool]:
+        checks = AccessChecks(every_s)
+        keys = ["a", "b", "a", "revoked", "a"]
+        asked = [checks.may(key, partial(check, key)) for key in keys]
+        return [
+            *await asyncio.gather(*asked),
+            *[await checks.may("a", partial(check, "a")) for _ in range(3)],
+        ]
+
+    assert asyncio.run(tried(3600.0)) == [True, True, True, False, True, True, True, True]
+    assert sorted(calls) == ["a", "b", "revoked"]
+    calls.clear()
+    asyncio.run(tried(0.0))
+    assert calls.count("a") == 6, "an outdated result is not used"
 
 
 @pytest.fixture

@@ -185,6 +185,67 @@ def test_liveness_is_answered_while_all_threads_wait(service: FakeService) -> No
     assert asyncio.run(tried()) == 200
 
 
+async def open_stream(
+    app: ASGIApp, job: str, ends: asyncio.Event
+) -> tuple[asyncio.Task[None], list[Message]]:
+    """Request a job's events, and return the request's task and the answer once its first part was sent. `ends` closes the connection."""
+    answered, begun, received = list[Message](), asyncio.Event(), list[Message]()
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+        if message["type"] == "http.response.body":
+            begun.set()
+
+    async def receive() -> Message:
+        if not received:
+            received.append({"type": "http.request"})
+            return received[0]
+        await ends.wait()
+        return {"type": "http.disconnect"}
+
+    headers = [(b"authorization", f"Bearer {KEY}".encode())]
+    path = f"/v1/jobs/{job}/events"
+    scope = {
+        **{"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""},
+        **{"headers": headers, "client": ("10.0.0.1", 1), "root_path": "", "http_version": "1.1"},
+        **{"scheme": "http", "server": ("x", 80)},
+    }
+    task = asyncio.create_task(app(scope, receive, send))  # type: ignore[arg-type]
+    async with asyncio.timeout(240):
+        await begun.wait()
+    return task, answered
+
+
+@pytest.mark.parametrize(("of_client", "of_all", "status"), [(2, 1000, 429), (200, 2, 503)])
+def test_open_event_streams_are_limited(
+    service: FakeService,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    of_client: int,
+    of_all: int,
+    status: int,
+) -> None:
+    monkeypatch.setattr(limits, "MOST_STREAMS_OF_CLIENT", of_client)
+    monkeypatch.setattr(limits, "MOST_STREAMS", of_all)
+    job = fakes.submit(client)
+
+    async def tried() -> None:
+        app, ends = fakes.app_of(service), asyncio.Event()
+        opened = [await open_stream(app, job, ends) for _ in range(2)]
+        assert [answered[0]["status"] for _, answered in opened] == [200, 200]
+        task, answered = await open_stream(app, job, ends)
+        assert answered[0]["status"] == status
+        await task
+        assert dict(answered[0]["headers"])[b"retry-after"] == b"2"
+        ends.set()
+        await asyncio.gather(*(task for task, _ in opened))
+        task, answered = await open_stream(app, job, ends)
+        assert answered[0]["status"] == 200, "closed streams do not count"
+        await task
+
+    asyncio.run(tried())
+
+
 async def room(
     app: ASGIApp, path: str = "/v1/jobs", *, client: str = "10.0.0.1", body: asyncio.Event | None = None
 ) -> tuple[asyncio.Task[None], list[Message]]:

@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner import __version__
 from tuner.api import access, auth, dashboards, document, page, problems
-from tuner.api.auth import Callers
+from tuner.api.auth import AccessChecks, Callers
 from tuner.api.event_stream import EventBroadcaster
-from tuner.api.limits import Clients, ConcurrencyLimit, RateLimit, RequestLimits
+from tuner.api.limits import Clients, ClientSlots, ConcurrencyLimit, RateLimit, RequestLimits
 from tuner.api.metrics import LatencyMiddleware, Metrics
 from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
@@ -102,6 +102,8 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.callers = Callers()
+    app.state.clients = Clients(app.state.api_key, app.state.callers)
+    app.state.streams, app.state.access_checks = ClientSlots(), AccessChecks()
     app.state.is_ready, app.state.shutting_down = is_ready, threading.Event()
     app.state.broadcaster = EventBroadcaster()
     app.state.responses, app.state.curves = AnswerCache[bytes](len), AnswerCache(CurvesText.size)
@@ -134,9 +136,8 @@ def create_app(
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(RequestLimits)
-    clients = Clients(app.state.api_key, app.state.callers)
-    app.add_middleware(ConcurrencyLimit, clients=clients)
-    app.add_middleware(RateLimit, clients=clients, rate=service.settings.rate_limit)
+    app.add_middleware(ConcurrencyLimit, clients=app.state.clients)
+    app.add_middleware(RateLimit, clients=app.state.clients, rate=service.settings.rate_limit)
     app.add_middleware(LatencyMiddleware, metrics=app.state.metrics)
     app.add_middleware(RequestId)
     return app

@@ -2,14 +2,16 @@
 
 A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a session cookie
 (`begin`), which is valid no longer than the key. `Callers` remembers the keys that were valid recently, so that the rate
-limit counts the requests of each key separately. `while_allowed` ends a stream once its caller loses access.
+limit counts the requests of each key separately. `while_allowed` ends a stream once its caller loses access. `AccessChecks`
+checks that once a second for all streams of a key.
 """
 
 import asyncio
 import hashlib
 import hmac
+import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -127,12 +129,40 @@ async def actor_of(request: Request, given: str | None) -> Actor:
 LOOK_S = 1.0  # how often a stream checks that its caller may still read it
 
 
+class AccessChecks:
+    """Checks whether keys are still valid. Streams of one key share a check a second, because each check reads the database.
+
+    Streams in different event loops share no checks.
+    """
+
+    def __init__(self, every_s: float = LOOK_S) -> None:
+        self._every_s = every_s
+        # By event loop and `of`: when the newest check began, and its result.
+        self._checks: OrderedDict[Hashable, tuple[float, asyncio.Future[bool]]] = OrderedDict()
+
+    async def may(self, of: Hashable, check: Callable[[], bool]) -> bool:
+        """Return the result of the newest check of a key and project, `of`.
+
+        If that check began `every_s` seconds ago or earlier, make another one: call `check` in a thread.
+        """
+        loop = asyncio.get_running_loop()
+        began, result = self._checks.get((loop, of), (-math.inf, None))
+        if result is None or loop.time() - began >= self._every_s:
+            result = asyncio.ensure_future(asyncio.to_thread(check))
+            self._checks[loop, of] = loop.time(), result
+            self._checks.move_to_end((loop, of))
+            if len(self._checks) > REMEMBERED:
+                self._checks.popitem(last=False)
+        # A stream that is closed meanwhile must not cancel the check of the others.
+        return await asyncio.shield(result)
+
+
 async def while_allowed(
-    stream: AsyncIterator[bytes], may: Callable[[], bool], every_s: float = LOOK_S
+    stream: AsyncIterator[bytes], may: Callable[[], Awaitable[bool]], every_s: float = LOOK_S
 ) -> AsyncIterator[bytes]:
     """Yield the chunks of the stream until the stream ends or `may` returns False.
 
-    `may` returns True while the caller has access. It is called in a thread every `every_s` seconds.
+    `may` returns True while the caller has access. It is called every `every_s` seconds.
     """
     clock = asyncio.get_running_loop().time
     ahead: asyncio.Task[bytes] | None = None
@@ -142,7 +172,7 @@ async def while_allowed(
             ahead = ahead or asyncio.create_task(_next(stream))
             done, _ = await asyncio.wait({ahead}, timeout=max(0.0, look_at - clock()))
             if clock() >= look_at:
-                if not await asyncio.to_thread(may):
+                if not await may():
                     return
                 look_at = clock() + every_s
             if done:

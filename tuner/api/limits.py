@@ -4,11 +4,12 @@ import asyncio
 import hmac
 import math
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.access import OPEN
@@ -27,6 +28,8 @@ BODY_S = 25.0
 MOST_WAITING, BUSY_S = 500, 2
 # The bodies of one client that may arrive at the same time. Each of them may take 25 s and 1 MiB of memory.
 MOST_ARRIVING = 100
+# The event streams of one client, and of all clients, that may be open at the same time.
+MOST_STREAMS_OF_CLIENT, MOST_STREAMS = 200, 1000
 # The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
 REMEMBERED = 10_000
 CLOCK_S = 1e-6  # seconds; a shorter wait may be a rounding error, so the request is let through
@@ -183,6 +186,10 @@ class ClientSlots:
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
+    def total(self) -> int:
+        """Return the number of slots that all clients have."""
+        return sum(self._taken.values())
+
     def take(self, client: str, most: int) -> bool:
         """Take a slot. Return False if the client has `most` slots already."""
         taken = self._taken.get(client, 0)
@@ -279,6 +286,33 @@ class ConcurrencyLimit:
             await self._app(scope, receive_body, forward)
         finally:
             leave()
+
+
+class LimitedStream(StreamingResponse):
+    """A stream that may stay open for hours. `streams` counts the open streams of each client.
+
+    - 429: the client has `MOST_STREAMS_OF_CLIENT` streams.
+    - 503: all clients together have `MOST_STREAMS` streams.
+    """
+
+    def __init__(
+        self, content: AsyncIterator[bytes], *, streams: ClientSlots, client: str, **more: Any
+    ) -> None:
+        super().__init__(content, **more)
+        self._streams, self._client = streams, client
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams.total() >= MOST_STREAMS:
+            detail = f"{MOST_STREAMS} streams are already open: retry in {BUSY_S} s"
+            await _later(503, "Too busy", detail, BUSY_S)(scope, receive, send)
+        elif not self._streams.take(self._client, MOST_STREAMS_OF_CLIENT):
+            detail = f"{MOST_STREAMS_OF_CLIENT} streams of this client are already open: close one, or retry in {BUSY_S} s"
+            await _later(429, "Too many requests", detail, BUSY_S)(scope, receive, send)
+        else:
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                self._streams.release(self._client)
 
 
 def _has_body(scope: Scope) -> bool:

@@ -6,9 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tuner.api.auth import while_allowed
+from tuner.api.auth import AccessChecks, while_allowed
 from tuner.api.deps import Svc
 from tuner.api.event_stream import JobEvents
+from tuner.api.limits import LimitedStream
 from tuner.api.response_cache import AnswerCache
 from tuner.domain.errors import Invalid
 from tuner.domain.job import FINAL
@@ -35,7 +36,7 @@ async def stream_events(
 
     With `Last-Event-ID` or `after`, the stream begins after that event. The stream ends when the job has ended. It ends earlier if the client reads
     too slowly; a client that reconnects with `Last-Event-ID` misses nothing. If the client's key expires or is revoked, the stream ends
-    within two seconds.
+    within two seconds. A client may have 200 streams open at the same time.
     """
     seq = after if last_event_id is None else _number(last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -43,9 +44,14 @@ async def stream_events(
     if whole:
         return Response(whole, media_type=EVENTS, headers=headers)
     stream = request.app.state.broadcaster.follow((service.project, job), JobEvents(service, job), seq)
-    if service.actor.key:
-        stream = while_allowed(stream, lambda: access.still(service, service.actor))
-    return StreamingResponse(stream, media_type=EVENTS, headers=headers)
+    state, actor = request.app.state, service.actor
+    if actor.key:
+        checks: AccessChecks = state.access_checks
+        stream = while_allowed(
+            stream, lambda: checks.may((actor.key, actor.project), lambda: access.still(service, actor))
+        )
+    client = state.clients.name(request.scope)
+    return LimitedStream(stream, streams=state.streams, client=client, media_type=EVENTS, headers=headers)
 
 
 def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after: int) -> bytes:
