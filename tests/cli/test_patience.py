@@ -1,6 +1,7 @@
 """A client that takes too long to send a request is disconnected, and no other client is."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from tuner.cli import http_server
-from tuner.cli.http_server import TimeoutProtocol
+from tuner.cli.http_server import GracefulServer, TimeoutProtocol
 
 WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd"
 
@@ -114,6 +115,37 @@ def test_request_received_before_the_keep_alive_timeout_fires_is_answered() -> N
         return got
 
     assert uvloop.run(tried()).count(b"200 OK") == 2
+
+
+async def scopes_of(*requests: bytes) -> list[Scope]:
+    """Return the scopes in which an app receives requests from this machine."""
+    scopes = list[Scope]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        await at_once(scope, receive, send)
+
+    config = GracefulServer(app, shutting_down=threading.Event(), end_streams=lambda: None, drain_s=0).config
+    config.load()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: TimeoutProtocol(config, ServerState(), {}), "127.0.0.1", 0
+    )
+    for request in requests:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(request)
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"abcd")
+        writer.close()
+    server.close()
+    return scopes
+
+
+def test_proxy_on_this_machine_names_the_scheme_and_no_client_chooses_its_address() -> None:
+    forwarded = b"GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.9.9.9\r\nX-Forwarded-Proto: https\r\n\r\n"
+    direct = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    scopes = uvloop.run(scopes_of(forwarded, direct))
+    assert [scope["client"][0] for scope in scopes] == ["127.0.0.1"] * 2
+    assert [scope["scheme"] for scope in scopes] == ["https", "http"]
 
 
 def test_request_timeout_is_at_most_thirty_seconds() -> None:

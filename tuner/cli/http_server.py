@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 ARRIVE_S = 30.0  # How many seconds a request may take to arrive.
 READ_S = 0.1
+LOOPBACK = ("127.0.0.1", "::1")
 # More than the limit of `tuner.api.limits`, so that the app can answer with its own error if headers are only slightly too long.
 MOST_HEAD_BYTES = 64 << 10
 
@@ -82,6 +83,24 @@ class TimeoutProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
+class ForwardedScheme:
+    """ASGI middleware that takes the scheme of a request from a proxy on this machine (`X-Forwarded-Proto`).
+
+    Redirects and the session cookie then use https if the client does. `X-Forwarded-For` is not used, unlike in uvicorn: many proxies pass
+    on the header of their client, which could then choose the address by which its requests are limited.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope.get("client") or ("",))[0] in LOOPBACK:
+            forwarded = dict(scope["headers"]).get(b"x-forwarded-proto", b"")
+            if forwarded in (b"http", b"https"):
+                scope = {**scope, "scheme": forwarded.decode()}
+        await self._app(scope, receive, send)
+
+
 ANSWER_S = 10  # How many seconds open responses may take after the server has stopped listening.
 # How many seconds an idle connection stays open. A client that polls every few seconds then reuses its connection. With a shorter limit, a request
 # would sometimes be sent just as the connection is closed, and fail.
@@ -99,14 +118,15 @@ class GracefulServer(uvicorn.Server):
 
     def __init__(
         self,
-        app: Callable[..., Any],
+        app: ASGIApp,
         *,
         shutting_down: threading.Event,
         end_streams: Callable[[], None],
         drain_s: float,
     ) -> None:
         config = uvicorn.Config(
-            app,
+            ForwardedScheme(app),
+            proxy_headers=False,
             http=TimeoutProtocol,
             loop="uvloop",
             timeout_keep_alive=KEEP_ALIVE_S,
