@@ -16,6 +16,7 @@ import pytest
 
 from tests import fakes
 from tests.api.budgeting import get, put, spend
+from tests.api.test_bad_bodies import check_problem
 from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tests.listening import listening
@@ -364,6 +365,19 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     sending.join()
     listener.close()
     assert len(in_time) == 1
+
+
+@pytest.mark.parametrize("host", ["hooks..example", f"{'x' * 64}.example"])
+def test_host_name_that_cannot_be_encoded_is_refused_and_reported(
+    open_service: FakeService, host: str
+) -> None:
+    alerts = [{"at": 1, "url": f"https://{host}/"}]
+    client = fakes.client_of(open_service)
+    problem = check_problem(client.put("/v1/budgets/b", json={"usd": 1, "alerts": alerts}), 422)
+    assert [error["pointer"] for error in problem["errors"]] == ["/alerts/0/url"]
+    result = webhooks.send(f"https://{host}/", b"{}", {}, private=True)
+    assert not result.accepted
+    assert "Unicode" in result.detail, "the real error is shown, and not a timeout"
 
 
 def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) -> None:

@@ -84,9 +84,9 @@ def _alert_faults(where: str, alert: Alert) -> list[Fault]:
         faults.append(Fault(f"{where}/at", "must be a share of the budget, more than 0 and at most 1"))
     try:
         url = urlsplit(alert.url)
-        right = (
-            url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and "@" not in url.netloc
-        )
+        # The lookup encodes the name in the same way. It fails if a part of the name is empty or too long.
+        has_host = bool((url.hostname or "").encode("idna"))
+        right = url.scheme in ("http", "https") and has_host and url.port != 0 and "@" not in url.netloc
     except ValueError:
         right = False
     plain = alert.url.isascii() and alert.url.isprintable() and " " not in alert.url

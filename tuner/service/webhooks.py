@@ -255,17 +255,19 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host name. Raise OSError if it has none, or if the resolver does not answer in time.
+    """Return the addresses of a host name.
+
+    Raise OSError if it has none, or if the resolver does not answer in time. Raise ValueError if the name cannot be encoded.
 
     The system's resolver has no time limit. It therefore runs in a thread that is abandoned after `TIMEOUT_S`.
     """
-    answer: list[list[str] | OSError] = []
+    answer: list[list[str] | OSError | ValueError] = []
 
     def look_up() -> None:
         try:
             address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             answer.append(list(dict.fromkeys(str(address_info[4][0]) for address_info in address_infos)))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             answer.append(error)
 
     looking = threading.Thread(target=look_up, name=f"resolve-{host}", daemon=True)
@@ -273,7 +275,7 @@ def _resolve(host: str, port: int) -> list[str]:
     looking.join(TIMEOUT_S)
     if not answer:
         raise TimeoutError(f"{host} could not be resolved within {TIMEOUT_S:g} s")
-    if isinstance(answer[0], OSError):
+    if isinstance(answer[0], OSError | ValueError):
         raise answer[0]
     return answer[0]
 
