@@ -41,7 +41,13 @@ from tuner.planning.evidence import (
 )
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, JobPlan
-from tuner.planning.simulations import Scenario, SimulatedOutcome, SpotLife
+from tuner.planning.simulations import (
+    FORECAST_ERROR,
+    KnowingSampler,
+    Scenario,
+    SimulatedOutcome,
+    SpotLife,
+)
 from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
 
@@ -110,6 +116,73 @@ def question(
 
 def made(**changes: object) -> JobPlan:
     return planner.plan(question(**changes), simulate)  # type: ignore[arg-type]
+
+
+def forecasting(*, thrifty: bool = True, size: float = 1) -> KnowingSampler:
+    training = DrawnTraining(Paces(seen(), 9), seed=0, factor=1, coarse=1)
+    return KnowingSampler(SPACE, 0, training, last=9, thrifty=thrifty, size=size)
+
+
+def forecasts_of(sampler: KnowingSampler, steps: Sequence[int]) -> list[tuple[float, float]]:
+    """Report one step for each of the first trials, and return their forecasts in order."""
+    for number, step in enumerate(steps):
+        sampler.suggest(number)
+        sampler.tell(number, step, 0.0, NS, at_rung=True)
+    forecasts = sampler.forecast()
+    assert forecasts is not None
+    return [forecasts[number] for number in range(len(steps))]
+
+
+def test_sampler_of_a_simulation_forecasts_final_scores_with_errors_until_trials_are_complete() -> None:
+    sampler = forecasting()
+    early, complete = forecasts_of(sampler, [1] * 9), forecasts_of(forecasting(), [9] * 9)
+    errors = [guess - final for (guess, _), (final, _) in zip(early, complete, strict=True)]
+    assert all(errors)
+    assert max(map(abs, errors)) < 4 * FORECAST_ERROR
+    sampler.tell(0, 3, 0.0, NS, at_rung=True)
+    again = sampler.forecast()
+    assert again is not None
+    assert again[0] == early[0], "a trial keeps its error at the next rung"
+    for number in range(9):
+        sampler.tell(number, 3, 0.0, NS, at_rung=True)
+    later = sampler.forecast()
+    assert later is not None
+    assert later[0] != early[0], "the model has been fitted again"
+
+
+def test_sampler_of_a_simulation_makes_no_forecast_without_a_model() -> None:
+    few, other = forecasting(), forecasting(thrifty=False)
+    for sampler, count in ((few, 7), (other, 20)):
+        for number in range(count):
+            sampler.suggest(number)
+            sampler.tell(number, 1, 0.0, NS, at_rung=True)
+        assert sampler.forecast() is None
+
+
+def test_forecasts_of_a_scaled_down_job_allow_the_distance_that_the_whole_job_allows() -> None:
+    """The reach of a job grows with its trained steps up to six times the initial one."""
+    whole = forecasts_of(forecasting(), [1] * 9)
+    scaled = forecasts_of(forecasting(size=100), [1] * 9)
+    assert [mean for mean, _ in scaled] == [mean for mean, _ in whole]
+    for (_, deviation), (_, wider) in zip(whole, scaled, strict=True):
+        assert wider == pytest.approx(6 * deviation)
+
+
+def test_plan_of_auto_completes_more_trials_than_promotion_by_current_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forecasts change while a job runs, so a trial that has to wait at a rung may be promoted later."""
+
+    def share() -> float:
+        fidelity = Fidelity("epoch", 1, 27)
+        plan = made(
+            usd="5", scheduler="auto", sampler="auto", evidence=losses(), fidelity=fidelity, mode="min"
+        )
+        return plan.rungs[-1].trials / plan.trials.expected
+
+    by_forecasts = share()
+    monkeypatch.setattr(KnowingSampler, "forecast", lambda _: None)
+    assert by_forecasts > 1.2 * share()
 
 
 def test_trial_on_several_spot_machines_ends_with_the_first_loss_of_one() -> None:

@@ -91,7 +91,7 @@ def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
         return GridSampler(spec.space, seed, known_results(spec), listed=GRID_LISTED)
     if name in LEARNING and scenario.paces.knows_curves:
         last, thrifty = spec.fidelity.max or 1, name == "auto"
-        return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty)
+        return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty, size=scenario.size)
     return RandomSampler(spec.space, seed, known_results(spec))
 
 

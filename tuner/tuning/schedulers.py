@@ -197,8 +197,7 @@ def earned(
                 forecasts, key=lambda number: (state.trials[number].violation, -forecasts[number][0], number)
             )
             return _first_waiting(state, reserve, best, also)
-    growth = max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
-    reach = min(REACH_MAX, REACH * growth)
+    reach = reach_after(state.steps, state.max_step or 1)
     for is_feasible in _feasible_first(state):
         for rung, higher in _from_the_top(state):
             ranked = _best_first(rung, state.reduction_factor, forecasts, reach)
@@ -211,6 +210,11 @@ def earned(
             if trial is not None:
                 return trial
     return None
+
+
+def reach_after(steps: float, max_step: int) -> float:
+    """Return the reach of a job that has trained `steps` steps, if a complete trial has `max_step` steps."""
+    return min(REACH_MAX, REACH * max(1.0, steps / (REACH_TRAININGS * max_step)))
 
 
 def _first_waiting(

@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config, Space
-from tuner.tuning.samplers.base import number_rng
+from tuner.tuning.samplers.base import Forecast, number_rng
 
 if TYPE_CHECKING:
     from tuner.tuning.samplers.priors import Priors
@@ -40,7 +40,7 @@ class Oblivious:
     def adopt(self, number: int, config: Config | None) -> None:
         pass
 
-    def forecast(self) -> None:
+    def forecast(self) -> Mapping[int, Forecast] | None:
         return None
 
 
