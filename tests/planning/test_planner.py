@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from statistics import fmean
 
 import pytest
 from hypothesis import Phase, given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples
 from tuner.domain.budget import Budget
-from tuner.domain.cost import CostKind
+from tuner.domain.cost import CostKind, slice_costs
 from tuner.domain.job import (
     Algorithm,
     JobSpec,
@@ -21,7 +22,7 @@ from tuner.domain.job import (
     SchedulerName,
     StartPoint,
 )
-from tuner.domain.money import Cost, Money, Price
+from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Mode, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
@@ -479,7 +480,28 @@ def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> Non
     later = [attempt(0, 100, 12), attempt(1, 114, 0.5), attempt(2, 116, 1.5)]
     for jobs in ([job], [job, later]):
         delays = delays_of(jobs)
-        assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)
+        assert delays.setup_ns == pytest.approx(NS, rel=0.001)
+        assert delays.warming_ns == pytest.approx(11 * NS, rel=0.001)
+
+
+def test_rounding_of_costs_does_not_lengthen_measured_delays() -> None:
+    """A micro-dollar pays for 72 ms of this machine, and each attempt is billed in whole micro-dollars."""
+    rate, rng = Rate(Price.from_usd_per_hour("0.05")), Random(1)
+    attempts, setups_ns, idle_ns = [], [], []
+    for number in range(500):
+        setup, idle, train = (
+            round(rng.uniform(0.5, 1.5) * ns) for ns in (50_000_000, 15_000_000, 60_000_000)
+        )
+        setups_ns, idle_ns = [*setups_ns, setup], [*idle_ns, idle]
+        costs = slice_costs(rate, 0, {"setup": setup, "idle": idle, "train": train})
+        began = Instant(number * NS)
+        attempts.append(AttemptRow(
+            f"trial_{number}", 1, began, node="n", from_step=0, to_step=3, costs=costs, market="on_demand",
+            price=rate.price, assigned_at=began, ended_at=Instant((number + 1) * NS),
+        ))  # fmt: skip
+    delays = delays_of([attempts])
+    assert delays.setup_ns == pytest.approx(fmean(setups_ns), rel=0.1)
+    assert delays.idle_ns == pytest.approx(fmean(idle_ns), rel=0.15)
 
 
 def test_waiting_for_the_driver_is_measured_and_planned() -> None:
@@ -490,7 +512,7 @@ def test_waiting_for_the_driver_is_measured_and_planned() -> None:
         "trial_0", 1, began, node="n", from_step=0, to_step=3, costs=idle, market="on_demand",
         price=price, assigned_at=began, ended_at=Instant(4 * NS),
     )  # fmt: skip
-    assert delays_of([[row]]).idle_ns == 2 * NS
+    assert delays_of([[row]]).idle_ns == pytest.approx(2 * NS, rel=0.001)
     known = of_given(NS, known=KnownDelays(0, NS, NS, 0))
     waits = replace(known, delays=replace(known.delays, idle_ns=4 * NS))
     quick, slow = (made(usd="0.5", evidence=evidence, scheduler="none") for evidence in (known, waits))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
-from tuner.domain.cost import CostKind
+from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import Money
@@ -411,4 +411,8 @@ def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
     """
     if not row.price.micro_usd_per_hour:
         return None
-    return sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)
+    # The cost of an attempt is rounded up, by half a micro-dollar on average. On a cheap machine, this is as much as a setup costs. A
+    # simulation rounds costs up again.
+    paid = total(row.costs).usd.micro_usd
+    billed_ns = sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)
+    return billed_ns * (2 * paid - 1) // (2 * paid) if paid else 0
