@@ -31,12 +31,24 @@ from tuner.store import jobs
 
 ENTRY = "trainables.digits_mlp:train"  # a pilot is stored under the code of this trainable; what actually trains is the table
 NODES = 8
-PRICES = {"local": 0.2, "local/spot": 0.07}
 METRIC = "metric"
-SETUP_NS = 5 * NS
-RESTORE_NS = 3 * NS
-SAVE_NS = NS // 2
 SECONDS_A_PILOT = 600
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The simulated machines of recorded jobs: their prices per hour, and what an attempt needs in addition to its steps."""
+
+    usd: float = 0.2
+    spot_usd: float = 0.07
+    setup_ns: int = 5 * NS
+    restore_ns: int = 3 * NS
+    save_ns: int = NS // 2
+
+
+LARGE = Machines()
+# A machine with the default price of a local CPU, and the times of a small model.
+SMALL = Machines(0.05, 0.02, NS // 20, NS * 6 // 100, NS // 50)
 
 
 class Place(Protocol):
@@ -80,13 +92,14 @@ class Recorded:
     """A service whose jobs train rows of a table, on machines of one CPU in both markets."""
 
     table: RecordedTable
+    machines: Machines
     service: fakes.FakeService
     client: Client
 
     @property
     def training_usd(self) -> float:
         """The on-demand cost of training a mean row to its last step."""
-        return round(self.table.full_s / 3600 * PRICES["local"], 6)
+        return round(self.table.full_s / 3600 * self.machines.usd, 6)
 
     def body(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the body of a REST request. `trainings` is the budget in mean trainings."""
@@ -116,11 +129,11 @@ class Recorded:
                 LoopConfig(job, row.offer.rate(wanted), row.concurrency, 10 * NS),
                 NearestTraining(self.table),
                 overheads=Overheads(
-                    setup_ns=SETUP_NS,
+                    setup_ns=self.machines.setup_ns,
                     resumed_setup_ns=0,
-                    restore_ns=RESTORE_NS,
-                    save_ns=SAVE_NS,
-                    stall_ns=SAVE_NS // 10,
+                    restore_ns=self.machines.restore_ns,
+                    save_ns=self.machines.save_ns,
+                    stall_ns=self.machines.save_ns // 10,
                     save_every_ns="auto" if spot else None,
                 ),
                 seed=row.spec.algorithm.seed,
@@ -144,18 +157,19 @@ class Recorded:
 
 
 @contextmanager
-def recorded(table: Path) -> Iterator[Recorded]:
+def recorded(table: Path, machines: Machines = LARGE) -> Iterator[Recorded]:
     """Yield a service without any jobs."""
     with TemporaryDirectory(prefix="bench-plans-") as folder:
+        prices = {"local": machines.usd, "local/spot": machines.spot_usd}
         made = fakes.service_in(Path(folder) / "home")
-        service = replace(made, settings=replace(made.settings, node_prices=PRICES))
+        service = replace(made, settings=replace(made.settings, node_prices=prices))
         both = [{MARKET_LABEL: "on-demand"}, {MARKET_LABEL: "spot"}]
         service.cluster.fake_nodes = [
             Node(f"n{i}", cpus=1, gpus=0, memory_bytes=8 << 30, labels=both[i % 2]) for i in range(2 * NODES)
         ]
         transport = fakes.client_of(service)._transport
         client = Client("http://tuner", fakes.KEY, transport=transport)
-        yield Recorded(load_table(table), service, client)
+        yield Recorded(load_table(table), machines, service, client)
         client.close()
         service.database.dispose()
 

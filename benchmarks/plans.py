@@ -1,4 +1,4 @@
-"""`python -m benchmarks.plans [--tables DIR] [--real]`: the planned cost of jobs compared with their actual cost.
+"""`python -m benchmarks.plans [--tables DIR] [--real] [--auto]`: the planned cost of jobs compared with their actual cost.
 
 Each job has a pilot, then a plan based on it, and then runs to its end. Simulated jobs run the production code on a simulated clock and
 train rows of recorded tables. Real jobs run on a local Ray of two CPUs. The cost of `open` jobs is not known in advance, because they end
@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan_jobs import Place, real, recorded
+from benchmarks.plan_jobs import LARGE, SMALL, Machines, Place, real, recorded
 
-SHIPPED = Path(__file__).parent / "data/lcbench_adult_300.npz"
+DATA = Path(__file__).parent / "data"
+SHIPPED = DATA / "lcbench_adult_300.npz"
 PILOT_TRAININGS = 1.5  # budget of a simulated job's pilot, in mean trainings
 Changes = dict[str, Any]
 
@@ -162,6 +163,59 @@ def on_ray() -> Iterator[Outcome]:
             yield run_case(place, replace(case, changes={**case.changes, "constants": constants}))
 
 
+@dataclass(frozen=True)
+class AutoCase:
+    """A job with `auto` and 27 epochs that spends its budget, so that only its number of trials is hard to plan."""
+
+    table: str
+    trainings: float
+    machines: Machines
+    workers: int = 2
+    seed: int = 0
+
+
+AUTO = [
+    AutoCase("digits_mlp", 142, SMALL),
+    AutoCase("digits_mlp", 142, SMALL, seed=5),
+    AutoCase("digits_mlp", 35, SMALL, seed=1),
+    AutoCase("digits_cnn", 40, SMALL),
+    AutoCase("char_lm", 30, SMALL, seed=1),
+    AutoCase("lcbench_adult_300", 8, LARGE, workers=4, seed=14),
+    AutoCase("lcbench_adult_300", 40, LARGE, workers=4, seed=3),
+]
+
+
+def trials_of_auto() -> None:
+    """Print the planned and the actual number of trials, and of trials that were trained to the last step."""
+    print("| table | trainings | seed | trials, planned | 80 % | were | within | complete, planned | were |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    within, errors, complete_errors = 0, list[float](), list[float]()
+    for case in AUTO:
+        with recorded(DATA / f"{case.table}.npz", case.machines) as place:
+            changes = job(
+                "auto", None, trainings=case.trainings, workers=case.workers, seed=case.seed, max=27
+            )
+            body = place.body(changes)
+            pilot = place.run(place.client.pilot(body, usd=round(PILOT_TRAININGS * place.training_usd, 6)).id)
+            plan = place.client.plan({**body, "planning": {"steps_from": [pilot.id]}})
+            ended = place.run(place.client.submit(body).id)
+            steps = [trial.steps for trial in place.client.trials(ended.id) if trial.steps]
+        trials, complete = plan.trials, plan.rungs[-1].trials
+        is_within = trials.low <= len(steps) <= trials.high
+        finished = sum(step >= 27 for step in steps)
+        within += is_within
+        errors.append(abs(trials.expected / len(steps) - 1))
+        complete_errors.append(abs(complete / finished - 1))
+        print(
+            f"| {case.table} | {case.trainings:g} | {case.seed} | {trials.expected:.0f} | {trials.low:.0f} to {trials.high:.0f} "
+            f"| {len(steps)} | {'yes' if is_within else 'no'} | {complete:.0f} | {finished} |",
+            flush=True,
+        )
+    print(f"within: {within} of {len(AUTO)}")
+    for name, off in (("trials", errors), ("complete trials", complete_errors)):
+        print(f"error of the {name}: median {statistics.median(off):.0%}, mean {statistics.fmean(off):.0%}")
+
+
 def shown(outcomes: Iterator[Outcome]) -> list[Outcome]:
     print("| job | ended by | pilot | expected | 80 % | was | within | error |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -190,7 +244,13 @@ def main() -> None:
     )
     parser.add_argument("--real", action="store_true", help="also run the real jobs")
     parser.add_argument("--only-real", action="store_true")
+    parser.add_argument(
+        "--auto", action="store_true", help="only compare numbers of trials of jobs with auto"
+    )
     args = parser.parse_args()
+    if args.auto:
+        trials_of_auto()
+        return
     tables = [SHIPPED, *(sorted(args.tables.glob("*.npz")) if args.tables else [])]
     rows: list[Outcome] = []
     if not args.only_real:
