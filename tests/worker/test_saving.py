@@ -14,6 +14,7 @@ from tuner.checkpoints import storage
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import PARTIAL
 from tuner.worker import publishing
+from tuner.worker.background import Publisher
 from tuner.worker.server_handle import ForkServer
 from tuner.worker.supervisor import EXIT_GRACE_S
 
@@ -90,13 +91,13 @@ def test_hanging_save_ends_with_the_lease(
 ) -> None:
     """Hanging artifacts get only the time that the save has left of the grace."""
     graces: list[float] = []
-    settle = publishing.Publisher.settle
+    settle = Publisher.settle
 
-    def noted(self: publishing.Publisher, timeout_s: float) -> None:
+    def noted(self: Publisher, timeout_s: float) -> None:
         graces.append(timeout_s)
         settle(self, timeout_s)
 
-    monkeypatch.setattr(publishing.Publisher, "settle", noted)
+    monkeypatch.setattr(Publisher, "settle", noted)
     driver = drive("counts")
     driver.run_to(1)
     driver.order("pause")

@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.cluster.drain import own_board
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import STARTED_NS, endings
+from tuner.worker.background import background
 from tuner.worker.orders import (
     ActorMessage,
     AttemptMessage,
@@ -36,7 +37,6 @@ from tuner.worker.orders import (
     Order,
 )
 from tuner.worker.packages import Stored
-from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port
 from tuner.worker.slots import Slots
 from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, Supervisor

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -41,41 +40,6 @@ FEW = 3  # retries of an error that is probably permanent; few, because the work
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
 log = logging.getLogger("tuner.worker")
-
-
-def background(name: str, work: Callable[..., None], *args: object, **more: object) -> threading.Thread:
-    thread = threading.Thread(target=work, args=args, kwargs=more, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-class Publisher:
-    """Runs submitted functions one after the other.
-
-    Each function runs in a daemon thread, so that a function that hangs does not keep the process alive.
-    """
-
-    def __init__(self) -> None:
-        self._last: threading.Thread | None = None
-
-    def submit(self, work: Callable[..., None], *args: object) -> None:
-        before = self._last
-
-        def run() -> None:
-            if before is not None:
-                before.join()
-            work(*args)
-
-        self._last = background("publisher", run)
-
-    def settle(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for the submitted functions to finish.
-
-        Unfinished functions continue. Functions that are submitted later do not wait for them.
-        """
-        last, self._last = self._last, None
-        if last is not None:
-            last.join(timeout_s)
 
 
 class StorageFailed(Exception):

@@ -22,12 +22,12 @@ from typing import Protocol
 
 from tuner.domain.environment import Environment
 from tuner.training.datasets import READ_LOG
+from tuner.worker.background import background
 from tuner.worker.environment import environment_of
 from tuner.worker.limits import HUGE_PAGES, TUNABLES, UserCodeLimits
 from tuner.worker.metering import READS
 from tuner.worker.packages import Stored, unpack
 from tuner.worker.process_tree import kill_descendants, kill_other_children
-from tuner.worker.publishing import background
 from tuner.worker.scratch import new_directory
 
 READY_TIMEOUT_S = 600.0

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 
 from tuner.training.channel import PING
 from tuner.worker import endings
+from tuner.worker.background import background
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
 from tuner.worker.orders import AttemptMessage, BeginOrder, Order
@@ -32,7 +33,6 @@ from tuner.worker.process_tree import (
     proportional_bytes,
     resource_use,
 )
-from tuner.worker.publishing import background
 from tuner.worker.scratch import Scratch
 from tuner.worker.server_handle import ForkedProcess, Servers
 from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, SharedWorker, Supervisor

@@ -19,6 +19,7 @@ from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
+from tuner.worker.background import Publisher, background
 from tuner.worker.child_channel import (
     AskMessage,
     ChannelEnd,
@@ -39,8 +40,6 @@ from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeO
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import (
-    Publisher,
-    background,
     fetched_teacher,
     older_than,
     publish,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
+from tuner.worker.background import background
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.orders import EndState, FailureFields
-from tuner.worker.publishing import background
 
 if TYPE_CHECKING:
     from tuner.worker.supervisor import Supervisor
