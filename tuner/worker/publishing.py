@@ -1,4 +1,4 @@
-"""Store checkpoints in shared storage, one after the other, and restore them. Failed storage operations are retried."""
+"""Store checkpoints and artifacts in shared storage. Failed storage operations are retried."""
 
 import contextlib
 import logging
@@ -6,23 +6,13 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
-from tuner.checkpoints.checkpoints import (
-    MANIFEST,
-    CheckpointDamaged,
-    CheckpointId,
-    CheckpointMissing,
-    CheckpointStore,
-    PartOfStep,
-    Published,
-)
+from tuner.checkpoints.checkpoints import CheckpointStore, Published
 from tuner.checkpoints.storage import explained
-from tuner.domain.errors import BadFile
 from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
     MAX_TRIAL_FILES,
@@ -40,10 +30,6 @@ FEW = 3  # retries of an error that is probably permanent; few, because the work
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
 log = logging.getLogger("tuner.worker")
-
-
-class StorageFailed(Exception):
-    """A checkpoint could not be read from storage after all retries."""
 
 
 def with_retries(
@@ -213,93 +199,3 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
         if file.is_symlink() and own not in Path(os.path.realpath(file)).parents:
             return f"{file.relative_to(path)} is a link to a file outside the checkpoint: copy the file into the checkpoint"
     return ""
-
-
-def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:
-    """Fetch the newest checkpoint from the middle of a step. Return None if there is none, or if the storage fails.
-
-    Errors of the storage are ignored here, because without this checkpoint the trial only repeats a part of the step. If the storage
-    still fails afterwards, restoring the checkpoint of a finished step raises the error.
-    """
-    if not attempt.may_have_part:
-        return None
-    with contextlib.suppress(Exception):  # each kind of storage has errors of its own
-        first = attempt.order["restore_step"] or 0
-        last = max(first, attempt.order["reported_step"])
-        newest = partial(
-            store.newest_part, attempt.trial, into, attempt=attempt.number, first=first, last=last
-        )
-        return with_retries(attempt, store, newest)
-    return None
-
-
-def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tuple[int, Path] | None:
-    """Fetch the newest undamaged checkpoint up to the step that the driver recorded as durable.
-
-    Returns:
-        The step of the checkpoint and the folder with its files, or None if all checkpoints are damaged.
-
-    Raises:
-        StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. This is also raised if the expected
-            checkpoint is missing and no other exists, because then the storage itself may have been replaced.
-    """
-    step, number = attempt.order["restore_step"] or 0, attempt.order.get("restore_attempt")
-    expected = CheckpointId(step, number) if number is not None else None
-    newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
-    try:
-        return with_retries(attempt, store, newest)
-    except Exception as error:
-        checkpoint = None
-        with contextlib.suppress(Exception):
-            checkpoint = newest(last_try=True)
-        if checkpoint is None:
-            raise StorageFailed(f"the trial's checkpoint could not be read: {explained(error)}") from error
-        return checkpoint
-
-
-def fetched_teacher(attempt: RunningAttempt, teacher: Mapping[str, Any], into: Path) -> Path:
-    """Fetch the checkpoint of the job's teacher, and return its directory. `teacher` is the one of `BeginOrder`.
-
-    Raises:
-        BadFile: The checkpoint is missing or damaged, so another attempt could not read it either.
-        StorageFailed: The checkpoint could not be read after all retries.
-    """
-    store = CheckpointStore(teacher["storage"], teacher["project"], teacher["job"])
-    checkpoint = CheckpointId(teacher["step"], teacher["attempt"])
-
-    def fetch() -> Path | BadFile:
-        try:
-            return store.fetch(teacher["trial"], checkpoint, into)
-        except (CheckpointDamaged, CheckpointMissing) as error:
-            return BadFile(
-                f"the checkpoint of the job's teacher, {teacher['trial']} of {teacher['job']}, cannot be used: {error}"
-            )
-
-    try:
-        directory = with_retries(attempt, store, fetch)
-    except Exception as error:
-        raise StorageFailed(
-            f"the checkpoint of the job's teacher could not be read: {explained(error)}"
-        ) from error
-    if isinstance(directory, BadFile):
-        raise directory
-    return directory
-
-
-def size_of(checkpoint: Path) -> int:
-    """Return the size of a checkpoint's files in bytes, without its manifest."""
-    files = (file for file in checkpoint.rglob("*") if file.is_file() and file != checkpoint / MANIFEST)
-    return sum(file.stat().st_size for file in files)
-
-
-def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
-    """Return the steps of the trial's checkpoints that are older than `step`, the step of the restored checkpoint.
-
-    These steps are needed only if newer checkpoints are damaged. So return an empty set if the driver ordered to restore `step`. Also
-    return an empty set if the storage cannot be read.
-    """
-    if step == attempt.order["restore_step"]:
-        return frozenset()
-    with contextlib.suppress(Exception):  # each kind of storage has errors of its own
-        return frozenset(checkpoint.step for checkpoint in store.ids(attempt.trial) if checkpoint.step < step)
-    return frozenset()

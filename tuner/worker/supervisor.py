@@ -39,17 +39,9 @@ from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
 from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
-from tuner.worker.publishing import (
-    fetched_teacher,
-    older_than,
-    publish,
-    restored,
-    restored_part,
-    size_of,
-    store_artifacts,
-    with_retries,
-)
+from tuner.worker.publishing import publish, store_artifacts, with_retries
 from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
+from tuner.worker.restoring import fetched_teacher, older_than, restored, restored_part, size_of
 from tuner.worker.sampling import UsageSampler, sample_usage
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers, SlotServer
