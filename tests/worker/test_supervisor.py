@@ -16,7 +16,7 @@ from tests.worker.driving import LEASE_S, SECOND, parsed
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
 from tuner.service import training_alone
-from tuner.worker import endings, supervisor
+from tuner.worker import endings, restoring, supervisor
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.child import import_fix
 from tuner.worker.server_handle import ForkServer
@@ -509,7 +509,7 @@ def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
         (into / "weights").write_text(str(attempt.number))
         return into
 
-    monkeypatch.setattr(supervisor, "fetched_teacher", fetched)
+    monkeypatch.setattr(restoring, "fetched_teacher", fetched)
     driver = drive("counts", PLAIN, fresh=True)
     worker = driver.supervisor
     driver.begin(teacher={"config": {}})
@@ -520,7 +520,7 @@ def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
     goes_on.set()
     starter.join()
     kept = worker._home / "teacher-trial_00000-a2"
-    assert list(worker._home.glob("teacher*")) == [worker._teacher] == [kept]
+    assert list(worker._home.glob("teacher*")) == [worker._restorer._teacher] == [kept]
     assert (kept / "weights").read_text() == "2"
 
 
@@ -539,7 +539,7 @@ def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: An
     assert waiting["usage"]["restored_bytes"] > 0
     assert waiting["meter"]["restore"] > 0
     student.end("stop")
-    student.supervisor._teacher = None
+    student.supervisor._restorer._teacher = None
     student.begin(target_step=1, job="job_2", teacher={**named, "step": 3})
     error = student.until_state("failed")["error"]
     assert error["kind"] == "import"

@@ -1,6 +1,7 @@
 """Fetch what an attempt starts from: a checkpoint of its trial, and the checkpoint of the job's teacher."""
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,93 @@ from tuner.checkpoints.storage import explained
 from tuner.domain.errors import BadFile
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.publishing import with_retries
+from tuner.worker.scratch import wipe
 
 
 class StorageFailed(Exception):
     """A checkpoint could not be read from storage after all retries."""
+
+
+class Restorer:
+    """Fetches what the attempts of one supervisor start from.
+
+    Args:
+        changed: The supervisor's lock and condition. The lock is not held while something is fetched.
+        home: The supervisor's directory. The teacher's checkpoint is kept there.
+    """
+
+    def __init__(self, changed: threading.Condition, home: Path) -> None:
+        self._changed, self._home = changed, home
+        # the directory with the checkpoint of the job's teacher, once fetched
+        self._teacher: Path | None = None
+
+    def checkpoint(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
+        """Fetch the checkpoint from which the attempt continues, and return its directory. Return None if it starts from scratch."""
+        return _same_as_node_0(attempt, store) if attempt.node else self._newest(attempt, store)
+
+    def _newest(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
+        """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
+
+        A checkpoint from the middle of a later step is preferred. Return None if the attempt starts from scratch or no checkpoint is
+        found.
+        """
+        if not attempt.order["restore_step"] and not attempt.may_have_part:
+            return None
+        with self._changed:
+            attempt.watch.switch("restore")
+        into = attempt.directory / "restore"
+        part = restored_part(store, attempt, into)
+        if part is not None:
+            with self._changed:
+                attempt.watch.switch("setup")
+                attempt.restored_from(part.step, carried_ns=part.trained_ns)
+                return part.directory
+        checkpoint = restored(store, attempt, into) if attempt.order["restore_step"] else None
+        older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
+        size = 0 if checkpoint is None else size_of(checkpoint[1])
+        with self._changed:
+            attempt.watch.switch("setup")
+            if checkpoint is None:
+                return None
+            attempt.restored_from(checkpoint[0], older)
+            attempt.use.restored(size)
+            return checkpoint[1]
+
+    def give_teacher(self, attempt: RunningAttempt) -> None:
+        """Give the attempt the checkpoint of the job's teacher, if the job has one. A worker fetches it only once.
+
+        An attempt that was stopped may still be fetching when the next one begins. So each attempt fetches into a directory of its own,
+        and the first complete one is kept.
+        """
+        teacher = attempt.order.get("teacher")
+        if teacher is None or attempt.state is not None:
+            return
+        if self._teacher is None:
+            with self._changed:
+                attempt.watch.switch("restore")
+            into = self._home / f"teacher-{attempt.trial}-a{attempt.number}"
+            try:
+                fetched = fetched_teacher(attempt, teacher, into)
+                size = size_of(fetched)
+                with self._changed:
+                    attempt.watch.switch("setup")
+                    attempt.use.restored(size)
+                    self._teacher = self._teacher or fetched
+            finally:
+                if self._teacher is None or not self._teacher.is_relative_to(into):
+                    wipe(into)
+        attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
+
+
+def _same_as_node_0(attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
+    """Fetch the checkpoint from which node 0 continues, and return its directory. Return None if the attempt starts from scratch."""
+    name = attempt.order["checkpoint"]
+    if name is None:
+        return None
+    checkpoint = CheckpointId.named(name)
+    attempt.restored_from(checkpoint.step)
+    into = attempt.directory / "restore" / name
+    return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
 
 
 def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:

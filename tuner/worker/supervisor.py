@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
@@ -39,9 +39,9 @@ from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
 from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
-from tuner.worker.publishing import publish, store_artifacts, with_retries
+from tuner.worker.publishing import publish, store_artifacts
 from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
-from tuner.worker.restoring import fetched_teacher, older_than, restored, restored_part, size_of
+from tuner.worker.restoring import Restorer
 from tuner.worker.sampling import UsageSampler, sample_usage
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers, SlotServer
@@ -131,6 +131,7 @@ class Supervisor:
         self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
+        self._restorer = Restorer(self._changed, self._home)
         self._publisher = Publisher()
         # Artifacts have a publisher of their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
         self._artifact_publisher = Publisher()
@@ -142,8 +143,6 @@ class Supervisor:
         self._fresh = True
         self._numbers = count(1)  # of the directories of attempts
         self.is_clean = True  #: Whether all processes of the ended attempts could be killed.
-        # the directory with the checkpoint of the job's teacher, once fetched
-        self._teacher: Path | None = None
 
     # Commands of the driver
 
@@ -242,12 +241,10 @@ class Supervisor:
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
             if is_new:
                 background("storage", self._store.connect)
-            if attempt.node:
-                checkpoint = self._fetch_same(attempt, self._store)
-            else:
-                checkpoint = self._restore(attempt, self._store)
+            checkpoint = self._restorer.checkpoint(attempt, self._store)
+            if not attempt.node:
                 self._begin_on_others(attempt, checkpoint)
-            self._give_teacher(attempt)
+            self._restorer.give_teacher(attempt)
             if attempt.state is None:
                 self._start_child(attempt, checkpoint)
         except Exception as error:  # each kind of storage has errors of its own
@@ -261,34 +258,6 @@ class Supervisor:
             if is_late:
                 wipe(attempt.directory)
 
-    def _restore(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
-        """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
-
-        A checkpoint from the middle of a later step is preferred. Return None if the attempt starts from scratch or no checkpoint is
-        found.
-        """
-        if not attempt.order["restore_step"] and not attempt.may_have_part:
-            return None
-        with self._changed:
-            attempt.watch.switch("restore")
-        into = attempt.directory / "restore"
-        part = restored_part(store, attempt, into)
-        if part is not None:
-            with self._changed:
-                attempt.watch.switch("setup")
-                attempt.restored_from(part.step, carried_ns=part.trained_ns)
-                return part.directory
-        checkpoint = restored(store, attempt, into) if attempt.order["restore_step"] else None
-        older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
-        size = 0 if checkpoint is None else size_of(checkpoint[1])
-        with self._changed:
-            attempt.watch.switch("setup")
-            if checkpoint is None:
-                return None
-            attempt.restored_from(checkpoint[0], older)
-            attempt.use.restored(size)
-            return checkpoint[1]
-
     def _begin_on_others(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
         """Begin the attempt on its other nodes, which continue from the checkpoint that this node has restored."""
         with self._changed:
@@ -298,41 +267,6 @@ class Supervisor:
                 self._others.begin(
                     {**attempt.order, "lease_ns": lease_ns, "used_ns": used_ns, "checkpoint": name}
                 )
-
-    def _fetch_same(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
-        """Fetch the checkpoint from which node 0 continues, and return its directory. Return None if the attempt starts from scratch."""
-        name = attempt.order["checkpoint"]
-        if name is None:
-            return None
-        checkpoint = CheckpointId.named(name)
-        attempt.restored_from(checkpoint.step)
-        into = attempt.directory / "restore" / name
-        return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
-
-    def _give_teacher(self, attempt: RunningAttempt) -> None:
-        """Give the attempt the checkpoint of the job's teacher, if the job has one. A worker fetches it only once.
-
-        An attempt that was stopped may still be fetching when the next one begins. So each attempt fetches into a directory of its own,
-        and the first complete one is kept.
-        """
-        teacher = attempt.order.get("teacher")
-        if teacher is None or attempt.state is not None:
-            return
-        if self._teacher is None:
-            with self._changed:
-                attempt.watch.switch("restore")
-            into = self._home / f"teacher-{attempt.trial}-a{attempt.number}"
-            try:
-                fetched = fetched_teacher(attempt, teacher, into)
-                size = size_of(fetched)
-                with self._changed:
-                    attempt.watch.switch("setup")
-                    attempt.use.restored(size)
-                    self._teacher = self._teacher or fetched
-            finally:
-                if self._teacher is None or not self._teacher.is_relative_to(into):
-                    wipe(into)
-        attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
 
     def _start_child(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
         cwd = new_directory(attempt.directory / "cwd")
