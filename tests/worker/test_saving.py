@@ -15,8 +15,8 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import PARTIAL
 from tuner.worker import publishing
 from tuner.worker.background import Publisher
+from tuner.worker.endings import EXIT_GRACE_S
 from tuner.worker.server_handle import ForkServer
-from tuner.worker.supervisor import EXIT_GRACE_S
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_hanging_save_ends_with_the_lease(
     driver.run_to(1)
     driver.order("pause")
     assert hanging_save[0].wait(240)
-    driver.supervisor._artifact_publisher.submit(hanging_save[1].wait)
+    driver.supervisor._uploads._artifacts.submit(hanging_save[1].wait)
     lease_ns = driver.lease_ends_in(1)
     ended = driver.until_state("paused")
     assert graces[0] >= EXIT_GRACE_S

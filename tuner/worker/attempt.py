@@ -420,6 +420,14 @@ class RunningAttempt:
         self.saved_at = message.step, message.part
         self.unpublished += 1
 
+    def save_failed(self, step: int, detail: str) -> None:
+        """Record that the child could not write the checkpoint of `step`. `detail` says why."""
+        self.saving = False
+        if self.kept_step == step:
+            self.kept_step = None  # the copy that the child should have kept could not be written
+        if self.closed_by((step, self.closes_with[1])):
+            self.close_unsaved(endings.not_written(detail))
+
     def answer(self) -> Reply | None:
         """Return the reply to the child's report, or to its question whether to save in the middle of a step, or None if no reply is due.
 
@@ -573,6 +581,16 @@ class RunningAttempt:
             case "continue":
                 self.leave()
 
+    def close_unsaved(self, failure: FailureFields) -> None:
+        """End an attempt whose last checkpoint could not be stored.
+
+        The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
+        """
+        if self.last_command == "stop":
+            self.close()
+        else:
+            self.end("failed", failure)
+
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
         """End the attempt because its machine has a preemption notice.
 
@@ -605,6 +623,23 @@ class RunningAttempt:
         """Set the state and the error with which the attempt ends. Do nothing if it has already ended."""
         if self.state is None:
             self.state, self.error = state, error
+
+    def has_news(self) -> bool:
+        """Return whether the driver should be sent a result before the next heartbeat."""
+        return (
+            self.state is not None
+            or bool(self.reports)
+            or bool(self.checkpoints)
+            or self.stored_part is not None
+            or (self.waits_for_driver() and not self.announced_waiting)
+            or self.announced_leaving != (self.notice is not None)
+            or (self.node > 0 and bool(self.rank_ends))
+        )
+
+    def describe(self, environment: Environment | None) -> None:
+        """Add the environment to the next result, once per attempt, as soon as the environment is known and the attempt has a child."""
+        if not self.described and self.from_step is not None and environment is not None:
+            self.described, self.environment = True, environment.with_seed(self.order.get("seed"))
 
     def result(self, state: WorkerState) -> AttemptMessage:
         """Return the result to send to the driver. Each report and checkpoint is sent once."""

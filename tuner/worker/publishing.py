@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,15 +22,113 @@ from tuner.training.artifacts import (
     folder_of,
     read_bounded,
 )
+from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
+from tuner.worker.background import Publisher, background
+from tuner.worker.orders import BeginOrder
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)  # before each retry
 # no retry begins after this time; a try that has begun may last until its requests time out
 RETRY_S = 120.0
 FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
+SAVE_GRACE_S = 30.0  # how long an attempt that has ended waits for its uploads, if its lease lasts that long
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
 log = logging.getLogger("tuner.worker")
+
+
+class Uploads:
+    """Stores the checkpoints and artifacts of the attempts of one supervisor, in threads of its own.
+
+    Args:
+        changed: The supervisor's lock and condition. The lock is not held while something is stored.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._store: CheckpointStore | None = None
+        self._checkpoints = Publisher()
+        # Artifacts have a publisher of their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
+        self._artifacts = Publisher()
+
+    def open(self, order: BeginOrder) -> CheckpointStore:
+        """Open the storage of the attempt that `order` begins. The first call also connects to the storage, in another thread."""
+        is_new = self._store is None
+        self._store = CheckpointStore(order["storage"], order["project"], order["job"])
+        if is_new:
+            background("storage", self._store.connect)
+        return self._store
+
+    def submit_checkpoint(self, attempt: RunningAttempt, step: int, path: Path, part: int) -> None:
+        """Store the checkpoint in the folder `path` once earlier ones are stored. Never wait. The other arguments are those of `publish`."""
+        self._checkpoints.submit(self._store_checkpoint, attempt, step, path, part)
+
+    def submit_artifacts(
+        self,
+        attempt: RunningAttempt,
+        step: int,
+        names: Sequence[str],
+        stored: Callable[[RunningAttempt, str], None],
+    ) -> None:
+        """Store the artifacts of a report once earlier ones are stored. Never wait. Call it under the lock.
+
+        Args:
+            attempt: The attempt that reported them.
+            step: The step of the report.
+            names: Their names.
+            stored: Called under the lock at the end, with the attempt and the reason why they were refused, or an empty text.
+        """
+        attempt.unstored += 1
+        self._artifacts.submit(self._store_artifacts, attempt, step, names, stored)
+
+    def _store_checkpoint(self, attempt: RunningAttempt, step: int, path: Path, part: int) -> None:
+        """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
+        assert self._store is not None
+        with self._changed:
+            protect = attempt.protected(step, part)
+        published, problem = publish(self._store, attempt, step, path, protect, part)
+        with self._changed:
+            attempt.saving = False
+            attempt.unpublished -= 1
+            if published is not None:
+                attempt.made_durable(published)
+            if attempt.state is None and attempt.closed_by((step, part)):
+                if published is None:
+                    attempt.close_unsaved(endings.not_stored(step, problem))
+                else:
+                    attempt.close()
+            self._changed.notify_all()
+
+    def _store_artifacts(
+        self,
+        attempt: RunningAttempt,
+        step: int,
+        names: Sequence[str],
+        stored: Callable[[RunningAttempt, str], None],
+    ) -> None:
+        """Store the artifacts of a report. Runs in the thread of the publisher for artifacts."""
+        assert self._store is not None
+        stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
+        with self._changed:
+            attempt.unstored -= 1
+            if stored_bytes is not None:
+                attempt.use.artifacts(stored_bytes)
+            stored(attempt, refusal)
+            self._changed.notify_all()
+
+    def settle(self, attempt: RunningAttempt) -> None:
+        """Wait for the uploads of an attempt that has ended.
+
+        Wait until its lease ends, but at most `SAVE_GRACE_S`. If the attempt was stopped, wait only `EXIT_GRACE_S`. After a preemption
+        notice, wait only `EXIT_GRACE_S` for artifacts.
+        """
+        paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
+        grace_s = max(endings.EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
+        deadline = time.monotonic() + grace_s
+        self._checkpoints.settle(grace_s)
+        # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
+        rest_s = max(0.0, deadline - time.monotonic())
+        self._artifacts.settle(rest_s if attempt.notice is None else min(rest_s, endings.EXIT_GRACE_S))
 
 
 def with_retries(

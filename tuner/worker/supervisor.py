@@ -8,14 +8,13 @@ lock: a reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
@@ -39,7 +38,7 @@ from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
 from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
-from tuner.worker.publishing import publish, store_artifacts
+from tuner.worker.publishing import Uploads
 from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
 from tuner.worker.restoring import Restorer
 from tuner.worker.sampling import UsageSampler, sample_usage
@@ -49,11 +48,9 @@ from tuner.worker.watchdog import NoticeSource, Watchdog
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
-EXIT_GRACE_S = 1.0
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
-SAVE_GRACE_S = 30.0
 # After a rank raised an exception, how long to wait for the death of another rank, which may be the cause.
 CAUSE_S = 1.0
 # How long to wait, on several nodes, until all nodes have answered. A node that does not answer counts as lost before this time is over,
@@ -128,13 +125,10 @@ class Supervisor:
             )
         self._attempt: RunningAttempt | None = None
         self._others = others or OtherNodes()
-        self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
         self._restorer = Restorer(self._changed, self._home)
-        self._publisher = Publisher()
-        # Artifacts have a publisher of their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
-        self._artifact_publisher = Publisher()
+        self._uploads = Uploads(self._changed)
         self._remover = Publisher()  # removes the directories of ended attempts
         self._starter: threading.Thread | None = None
         self._pid = 0
@@ -237,11 +231,8 @@ class Supervisor:
         Runs in its own thread, so that an order to stop takes effect while a checkpoint is fetched or user code is imported.
         """
         try:
-            order, is_new = attempt.order, self._store is None
-            self._store = CheckpointStore(order["storage"], order["project"], order["job"])
-            if is_new:
-                background("storage", self._store.connect)
-            checkpoint = self._restorer.checkpoint(attempt, self._store)
+            store = self._uploads.open(attempt.order)
+            checkpoint = self._restorer.checkpoint(attempt, store)
             if not attempt.node:
                 self._begin_on_others(attempt, checkpoint)
             self._restorer.give_teacher(attempt)
@@ -341,9 +332,9 @@ class Supervisor:
                 self.reply_if_due(attempt)
             case SavedMessage(step, path, part):
                 attempt.saved(message)
-                self._publisher.submit(self._publish, attempt, step, Path(path), part)
+                self._uploads.submit_checkpoint(attempt, step, Path(path), part)
             case SaveFailedMessage(step, detail):
-                self._on_save_failed(attempt, step, detail)
+                attempt.save_failed(step, detail)
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
@@ -452,16 +443,14 @@ class Supervisor:
         sample_usage(attempt, self.pids, self.memory_sharers)
         attempt.reported(message)
         if message.artifacts:
-            attempt.unstored += 1
-            self._artifact_publisher.submit(self._store_artifacts, attempt, message.step, message.artifacts)
+            self._uploads.submit_artifacts(attempt, message.step, message.artifacts, self._on_artifacts)
         self.reply_if_due(attempt)
 
-    def _on_save_failed(self, attempt: RunningAttempt, step: int, detail: str) -> None:
-        attempt.saving = False
-        if attempt.kept_step == step:
-            attempt.kept_step = None  # the copy that the child should have kept could not be written
-        if attempt.closed_by((step, attempt.closes_with[1])):
-            self._close_unsaved(attempt, endings.not_written(detail))
+    def _on_artifacts(self, attempt: RunningAttempt, refusal: str) -> None:
+        if refusal:
+            self._fail(attempt, endings.artifacts_refused(refusal))
+        elif attempt.state is None:
+            self.reply_if_due(attempt)
 
     def reply_if_due(self, attempt: RunningAttempt) -> None:
         """Reply to the report that waits for a reply, if the reply is due.
@@ -572,53 +561,9 @@ class Supervisor:
     def _await_last_words(self, attempt: RunningAttempt, channel: ChannelEnd | None, times: int) -> None:
         """Wait up to `times` times `EXIT_GRACE_S` for messages that a process sent before it exited. Call it under the lock."""
         for _ in range(times):
-            over = self._changed.wait_for(lambda: attempt.state is not None, EXIT_GRACE_S)
+            over = self._changed.wait_for(lambda: attempt.state is not None, endings.EXIT_GRACE_S)
             if over or channel is None or not channel.has_data:
                 break
-
-    # Saving
-
-    def _store_artifacts(self, attempt: RunningAttempt, step: int, names: Sequence[str]) -> None:
-        """Store the artifacts of a report. Runs in the thread of the publisher for artifacts."""
-        assert self._store is not None
-        stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
-        with self._changed:
-            attempt.unstored -= 1
-            if stored_bytes is not None:
-                attempt.use.artifacts(stored_bytes)
-            if refusal:
-                self._fail(attempt, endings.artifacts_refused(refusal))
-            elif attempt.state is None:
-                self.reply_if_due(attempt)
-            self._changed.notify_all()
-
-    def _publish(self, attempt: RunningAttempt, step: int, path: Path, part: int) -> None:
-        """Store a checkpoint. Runs in the publisher's thread. A checkpoint is durable once its manifest is stored."""
-        assert self._store is not None
-        with self._changed:
-            protect = attempt.protected(step, part)
-        published, problem = publish(self._store, attempt, step, path, protect, part)
-        with self._changed:
-            attempt.saving = False
-            attempt.unpublished -= 1
-            if published is not None:
-                attempt.made_durable(published)
-            if attempt.state is None and attempt.closed_by((step, part)):
-                if published is None:
-                    self._close_unsaved(attempt, endings.not_stored(step, problem))
-                else:
-                    attempt.close()
-            self._changed.notify_all()
-
-    def _close_unsaved(self, attempt: RunningAttempt, failure: FailureFields) -> None:
-        """End an attempt whose last checkpoint could not be stored.
-
-        The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
-        """
-        if attempt.last_command == "stop":
-            attempt.close()
-        else:
-            attempt.end("failed", failure)
 
     @property
     def server(self) -> ForkServer | SlotServer:
@@ -685,7 +630,7 @@ class Supervisor:
         if attempt is None:
             raise RuntimeError("no attempt was begun; send the order `begin` before calling `step`")
         with self._changed:
-            self._changed.wait_for(lambda: self._news(attempt), heartbeat_s(attempt.left_ns()))
+            self._changed.wait_for(attempt.has_news, heartbeat_s(attempt.left_ns()))
             if attempt.state is None and attempt.reports:
                 pause = FLUSH_S - (time.monotonic() - self._answered_at)
                 self._changed.wait_for(
@@ -695,7 +640,7 @@ class Supervisor:
             self._answered_at = time.monotonic()
             if attempt.state is None:
                 attempt.announced_waiting = attempt.waits_for_driver()
-                self._describe(attempt)
+                attempt.describe(self.server.environment)
                 self._count_reads(attempt)
                 result = attempt.result("waiting" if attempt.announced_waiting else "running")
                 self.reply_if_due(
@@ -704,7 +649,7 @@ class Supervisor:
                 return result
         self._clear(attempt)
         with self._changed:
-            self._describe(attempt)
+            attempt.describe(self.server.environment)
             self._count_reads(attempt)
             assert attempt.state is not None
             result = attempt.result(attempt.state)
@@ -712,15 +657,6 @@ class Supervisor:
                 self._shared.time.leave(attempt.watch.began_ns)
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
             return result
-
-    def _describe(self, attempt: RunningAttempt) -> None:
-        """Add the environment to the attempt's next result, once per attempt, as soon as the attempt has a child.
-
-        Call it under the lock.
-        """
-        environment = self.server.environment
-        if not attempt.described and attempt.from_step is not None and environment is not None:
-            attempt.described, attempt.environment = True, environment.with_seed(attempt.order.get("seed"))
 
     def _count_reads(self, attempt: RunningAttempt) -> None:
         """Count the datasets that were downloaded for the attempt, and the time that it waited for them. Call it under the lock.
@@ -732,42 +668,26 @@ class Supervisor:
             attempt.use.datasets(reads)
             attempt.waited_for_data(reads.waits)
 
-    def _news(self, attempt: RunningAttempt) -> bool:
-        return (
-            attempt.state is not None
-            or bool(attempt.reports)
-            or bool(attempt.checkpoints)
-            or attempt.stored_part is not None
-            or (attempt.waits_for_driver() and not attempt.announced_waiting)
-            or attempt.announced_leaving != (attempt.notice is not None)
-            or (attempt.node > 0 and bool(attempt.rank_ends))
-        )
-
     def _clear(self, attempt: RunningAttempt) -> None:
         """Clean up after an attempt that has ended.
 
-        First give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until
-        the lease ends, but at most `SAVE_GRACE_S`. If the attempt was stopped, wait only `EXIT_GRACE_S`. After a preemption notice, wait
-        only `EXIT_GRACE_S` for artifacts. Then delete the attempt's folders, and close its channels and its log.
+        First give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress. Then
+        delete the attempt's folders, and close its channels and its log.
         """
         with self._changed:
             assert attempt.state is not None
             self._others.end(attempt.state, attempt.error)
         if self._starter is not None:
-            self._starter.join(EXIT_GRACE_S)
+            self._starter.join(endings.EXIT_GRACE_S)
         with self._changed:
             if attempt.error is None and attempt.state != "stopped":
-                self._changed.wait_for(lambda: not self.pids or self.pids[0] in self._exits, EXIT_GRACE_S)
+                self._changed.wait_for(
+                    lambda: not self.pids or self.pids[0] in self._exits, endings.EXIT_GRACE_S
+                )
             self.kill()
         self.is_clean = self.server.clean() and self.is_clean
         self.is_clean = self._kill_orphans() and self.is_clean
-        paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
-        grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
-        deadline = time.monotonic() + grace_s
-        self._publisher.settle(grace_s)
-        # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
-        rest_s = max(0.0, deadline - time.monotonic())
-        self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
+        self._uploads.settle(attempt)
         self._remove_directory(attempt)
         with self._changed:
             channels = [*([self._channel] if self._channel else []), *(peer.channel for peer in self._peers)]
@@ -809,7 +729,7 @@ class Supervisor:
         if pump is not None:
             pump.close()
         self._reads.close()
-        self._remover.settle(EXIT_GRACE_S)
+        self._remover.settle(endings.EXIT_GRACE_S)
         self._scratch.close()
 
 
