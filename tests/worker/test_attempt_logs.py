@@ -90,7 +90,7 @@ def test_long_output_is_kept_by_its_head_and_tail(drive: Any, tmp_path: Path) ->
     """It neither blocks the child nor fills the worker's memory."""
     driver = drive("prints_much")
     driver.run_to(1)
-    assert 0 < len(driver.supervisor._pump.text()) < 1_000_000
+    assert 0 < len(driver.supervisor.processes._log.text()) < 1_000_000
     driver.end("stop")
     printed = logs_of(tmp_path / "storage").read(1)
     assert printed is not None

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from tests.worker.driving import Driver
 from tuner.worker import fork_server, process_tree, scratch
-from tuner.worker import supervisor as supervising
 from tuner.worker.limits import SECRETS, UserCodeLimits
 from tuner.worker.server_handle import ForkServer
 from tuner.worker.supervisor import Supervisor
@@ -295,7 +294,7 @@ def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, k
         driver.order("stop")
     driver.until_state("stopped" if killed else "ended")
     folder = Path(marker.read_text())
-    assert driver.supervisor._home in folder.parents
+    assert driver.supervisor._scratch.path in folder.parents
     assert not folder.exists()
 
 
@@ -303,23 +302,26 @@ def test_last_result_does_not_wait_until_the_directory_of_the_attempt_is_removed
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory with millions of files takes minutes. The driver would kill the worker, and repeat the attempt."""
-    removed, in_time = Event(), list[bool]()
+    removed, in_time, wipe = Event(), list[bool](), scratch.wipe
 
     def remove_late(folder: Path) -> None:
-        in_time.append(removed.wait(20))
-        scratch.wipe(folder)
+        if folder.name.startswith("ended"):
+            in_time.append(removed.wait(20))
+        wipe(folder)
 
-    monkeypatch.setattr(supervising, "wipe", remove_late)
+    monkeypatch.setattr(scratch, "wipe", remove_late)
     driver = drive("looks_around", MODULE)
     driver.begin()
     driver.until_state("ended")
     driver.begin()
     driver.until_state("ended")
     removed.set()
-    driver.supervisor._remover.settle(60)
+    driver.supervisor._directories.settle(60)
     assert in_time == [True, True]
     assert not [
-        path for path in driver.supervisor._home.iterdir() if path.name.startswith(("attempt", "ended"))
+        path
+        for path in driver.supervisor._scratch.path.iterdir()
+        if path.name.startswith(("attempt", "ended"))
     ]
 
 

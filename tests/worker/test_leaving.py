@@ -128,7 +128,7 @@ def test_attempt_that_has_not_begun_to_train_is_preempted_immediately(
     other.attempt = 1
     other.begin(target_step=9, restore=1)
     kind = "setup" if case == "hangs" else "restore"
-    other.until(lambda result: kind in result["meter"] and other.supervisor.pid)
+    other.until(lambda result: kind in result["meter"] and other.supervisor.processes.pids)
     node.goes(1000)
     ended = other.until_state("preempted")
     assert ended["saved_step"] == 1, "it has what it was to begin with"
@@ -245,7 +245,7 @@ def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node)
     trains(driver)
     node.goes(1000)
     await_notice(driver)
-    os.kill(driver.supervisor.pid, signal.SIGTERM)
+    os.kill(driver.supervisor.processes.pids[0], signal.SIGTERM)
     ended = driver.until_state("failed")
     assert ended["error"]["kind"] == "killed"
     assert end_of(parsed(ended)) == "preempted"

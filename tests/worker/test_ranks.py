@@ -79,7 +79,7 @@ class SecondNode(OtherNodes):
 
     @property
     def ranks(self) -> list[int]:
-        return list(self.supervisor.pids)
+        return list(self.supervisor.processes.pids)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def until(is_so: Callable[[], bool]) -> bool:
 
 
 def ranks_of(driver: Any) -> list[int]:
-    return list(driver.supervisor.pids)
+    return list(driver.supervisor.processes.pids)
 
 
 def is_living(pid: int) -> bool:
@@ -282,7 +282,7 @@ def test_end_of_the_lease_kills_the_ranks_on_all_nodes(drive: Any, on_two_nodes:
 
 def test_end_on_the_first_node_kills_user_code_that_the_second_one_imports(tmp_path: Path) -> None:
     second = Supervisor("tests.worker.hangs_imported:train")
-    driver = Driver(tmp_path, second._servers._entry, second)
+    driver = Driver(tmp_path, second.processes._servers._entry, second)
     try:
         driver.begin(nodes=2, node=1, checkpoint=None, used_ns=0, port=1)
         second.receive_from_first_node({"order": "end", "state": "paused", "error": endings.lease_ended()})
@@ -295,14 +295,17 @@ def test_server_that_is_started_after_the_end_of_its_attempt_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = Supervisor("tests.worker.hangs_imported:train")
-    driver, living = Driver(tmp_path, second._servers._entry, second), second._servers.living
+    driver, living = (
+        Driver(tmp_path, second.processes._servers._entry, second),
+        second.processes._servers.living,
+    )
 
     def ended_before() -> Any:
         second.receive_from_first_node({"order": "end", "state": "paused", "error": endings.lease_ended()})
         assert until(lambda: not second.server.alive)
         return living()
 
-    monkeypatch.setattr(second._servers, "living", ended_before)
+    monkeypatch.setattr(second.processes._servers, "living", ended_before)
     first_server = second.server
     try:
         driver.begin(nodes=2, node=1, checkpoint=None, used_ns=0, port=1)

@@ -19,6 +19,7 @@ from tuner.service import training_alone
 from tuner.worker import endings, restoring, supervisor
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.child import import_fix
+from tuner.worker.processes import AttemptProcesses
 from tuner.worker.server_handle import ForkServer
 
 PLAIN = "tests.worker.plain_cases"
@@ -154,7 +155,7 @@ def test_attempt_that_begins_late_leaves_the_directories_of_the_next_alone(
     assert attempt.staging.is_dir()
     assert os.path.isdir(os.readlink(f"/proc/{pid}/cwd"))
     assert driver.end("pause")["saved_step"] == 1
-    assert not [path for path in driver.supervisor._home.iterdir() if path.name.startswith("attempt")]
+    assert not [path for path in driver.supervisor._scratch.path.iterdir() if path.name.startswith("attempt")]
 
 
 def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
@@ -250,7 +251,7 @@ def test_fork_server_that_a_real_time_signal_killed_is_described() -> None:
     [
         ("exits", (endings, "exited")),
         ("hangs", (endings, "limit_exceeded")),
-        ("hangs", (supervisor.Supervisor, "kill_all")),
+        ("hangs", (AttemptProcesses, "kill_all")),
     ],
     ids=["reader and mourner", "watchdog", "lease"],
 )
@@ -483,7 +484,7 @@ def test_death_of_the_actor_kills_the_child(tmp_path: Path) -> None:
     code = (
         "from tests.worker.driving import Driver; from pathlib import Path; import os, time\n"
         f"d = Driver(Path({str(tmp_path)!r}), '{PLAIN}:counts'); d.begin(target_step=1); d.until_state('waiting')\n"
-        "print(d.supervisor._pid, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
+        "print(*d.supervisor.processes.pids, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
     )
     actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None
@@ -519,8 +520,9 @@ def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
     driver.run_to(1, teacher={"config": {}})
     goes_on.set()
     starter.join()
-    kept = worker._home / "teacher-trial_00000-a2"
-    assert list(worker._home.glob("teacher*")) == [worker._restorer._teacher] == [kept]
+    home = worker._scratch.path
+    kept = home / "teacher-trial_00000-a2"
+    assert list(home.glob("teacher*")) == [worker._restorer._teacher] == [kept]
     assert (kept / "weights").read_text() == "2"
 
 

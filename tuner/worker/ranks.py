@@ -8,17 +8,8 @@ other nodes, decides how the attempt ends, and ends it on all of them. Each supe
 
 import socket
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from tuner.worker.child_channel import (
-    MAX_BETWEEN_REPORTS,
-    AskMessage,
-    ChannelEnd,
-    ChildMessage,
-    InvalidMessage,
-    ReportMessage,
-)
 from tuner.worker.orders import BeginOrder, EndState, FailureFields
 
 LOOPBACK = "127.0.0.1"
@@ -150,29 +141,3 @@ class OtherNodes:
             since_s: A time in seconds on the monotonic clock.
         """
         return True
-
-
-@dataclass
-class Peer:
-    """A process of an attempt that is not rank 0. Its reports are ignored, because rank 0 reports the same steps."""
-
-    rank: int
-    pid: int
-    channel: ChannelEnd
-    ended: bool = False  # whether user code returned
-    messages: int = 0  # how many it has sent since its last report or question
-
-    @classmethod
-    def of(cls, rank: int, pid: int, connection: Connection) -> Self:
-        return cls(rank, pid, ChannelEnd(connection))
-
-    def check(self, message: ChildMessage) -> None:
-        """Count a message. Raise InvalidMessage if the process floods the supervisor."""
-        waits = isinstance(
-            message, ReportMessage | AskMessage
-        )  # the process waits for the reply, so it cannot flood
-        self.messages = 0 if waits else self.messages + 1
-        if self.messages > MAX_BETWEEN_REPORTS:
-            raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
-        if waits and self.channel.unread:
-            raise InvalidMessage("sent a message without reading the reply to its previous message")

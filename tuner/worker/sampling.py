@@ -6,24 +6,27 @@ The child is also sampled when it reports, so that attempts shorter than a secon
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.metering import Gpus
 from tuner.worker.process_tree import descendants, proportional_bytes, resource_use
-
-if TYPE_CHECKING:
-    from tuner.worker.supervisor import Supervisor
+from tuner.worker.processes import AttemptProcesses
 
 SAMPLE_S = 1.0
 LOOK_PART = 200  # measuring uses at most this part of a processor: 1/200
 
 
 class UsageSampler:
-    def __init__(self, supervisor: "Supervisor", changed: threading.Condition) -> None:
-        self._supervisor, self._changed = supervisor, changed
+    def __init__(
+        self,
+        changed: threading.Condition,
+        processes: AttemptProcesses,
+        attempt: Callable[[], RunningAttempt | None],
+    ) -> None:
+        """Sample `processes`. `changed` is the supervisor's lock and condition. `attempt` returns the current attempt, or None."""
+        self._changed, self._processes, self._attempt = changed, processes, attempt
         self._gpus = Gpus()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -43,10 +46,10 @@ class UsageSampler:
 
     def _sample(self) -> None:
         with self._changed:
-            attempt = self._supervisor.attempt
+            attempt = self._attempt()
             if attempt is None or attempt.state is not None:
                 return
-            sample_usage(attempt, self._supervisor.pids, self._supervisor.memory_sharers)
+            sample_usage(attempt, self._processes.pids, self._processes.memory_sharers)
             has_gpu = attempt.watch.kind == "train" and attempt.order.get("resources", {}).get("GPU")
         # This runs without the lock, because a faulty GPU may answer late.
         sample = self._gpus.sample() if has_gpu else None

@@ -9,8 +9,12 @@ import os
 import shutil
 import stat
 import tempfile
+import time
+from itertools import count
 from pathlib import Path
 from typing import IO
+
+from tuner.worker.background import Publisher
 
 LOCK = ".owner"
 
@@ -32,6 +36,36 @@ class Scratch:
     def close(self) -> None:
         wipe(self.path)
         self._lock.close()
+
+
+class AttemptDirectories:
+    """The directories of the attempts of one supervisor. Each attempt has one, which exists from its start until its end."""
+
+    def __init__(self, home: Path) -> None:
+        """Keep the directories in `home`."""
+        self._home, self._numbers, self._remover = home, count(1), Publisher()
+
+    def new(self) -> Path:
+        """Return the path of a directory for the next attempt."""
+        # A short name, because sockets of user code are in this directory, and the length of their paths is limited.
+        return self._home / f"a{next(self._numbers)}"
+
+    def remove(self, directory: Path) -> None:
+        """Remove the directory of an attempt that has ended, in a thread, because it may hold millions of files.
+
+        Rename it first: a save that hung and then continues must find all files or none.
+        """
+        try:
+            directory = directory.rename(self._home / f"ended-{time.monotonic_ns()}")
+        except FileNotFoundError:  # the attempt has not begun, or user code has removed it
+            return
+        except OSError:  # user code has made the worker's directory read-only
+            pass
+        self._remover.submit(wipe, directory)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for directories that are being removed."""
+        self._remover.settle(timeout_s)
 
 
 def wipe(folder: Path) -> None:

@@ -8,20 +8,17 @@ lock: a reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
-from tuner.worker.background import Publisher, background
+from tuner.worker.background import background
 from tuner.worker.child_channel import (
     AskMessage,
-    ChannelEnd,
     ChildMessage,
     EndedMessage,
     FailedMessage,
@@ -33,16 +30,16 @@ from tuner.worker.child_channel import (
     parse,
 )
 from tuner.worker.limits import UserCodeLimits
-from tuner.worker.logs import LogPump
 from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
 from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
 from tuner.worker.packages import Stored
-from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
+from tuner.worker.process_tree import become_subreaper
+from tuner.worker.processes import AttemptProcesses, ForkedRanks, RankProcess
 from tuner.worker.publishing import Uploads
-from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
+from tuner.worker.ranks import OtherNodes, RankEnd, RankGroup
 from tuner.worker.restoring import Restorer
 from tuner.worker.sampling import UsageSampler, sample_usage
-from tuner.worker.scratch import Scratch, new_directory, wipe
+from tuner.worker.scratch import AttemptDirectories, Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers, SlotServer
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
@@ -102,41 +99,32 @@ class Supervisor:
             shared: What this supervisor shares with others, if its worker runs several attempts at once. `package`, `constants` and
                 `born_ns` are then not used.
         """
-        self._owns_process = owns_process
         if owns_process:
             become_subreaper()
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
         self._changed = threading.Condition()
-        self._limits = UserCodeLimits.from_env(os.environ)
-        self._watchdog = Watchdog(self, self._changed, notice, self._limits)
-        self._sampler = UsageSampler(self, self._changed)
+        limits = UserCodeLimits.from_env(os.environ)
         self._scratch = Scratch("worker")
-        self._home = self._scratch.path
-        self._exits: dict[int, int] = {}
-        self._reads = ReadLog(self._home)
+        home = self._scratch.path
+        self._reads = ReadLog(home)
         self._shared = shared
-        self._servers: Servers | SlotServer
+        servers: Servers | SlotServer
         if shared is None:
-            self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
+            servers = Servers(entry, package, self._on_exit, limits, home, constants or {})
         else:
-            self._servers = SlotServer(
-                shared.servers, shared.statuses, self._on_exit, self._home, shared.variables
-            )
+            servers = SlotServer(shared.servers, shared.statuses, self._on_exit, home, shared.variables)
+        self.processes = AttemptProcesses(self._changed, servers, owns_process=owns_process)
         self._attempt: RunningAttempt | None = None
         self._others = others or OtherNodes()
-        self._channel: ChannelEnd | None = None
-        self._pump: LogPump | None = None
-        self._restorer = Restorer(self._changed, self._home)
+        self._directories = AttemptDirectories(home)
+        self._restorer = Restorer(self._changed, home)
         self._uploads = Uploads(self._changed)
-        self._remover = Publisher()  # removes the directories of ended attempts
+        self._watchdog = Watchdog(self, self._changed, notice, limits)
+        self._sampler = UsageSampler(self._changed, self.processes, lambda: self._attempt)
         self._starter: threading.Thread | None = None
-        self._pid = 0
-        self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
-        self._numbers = count(1)  # of the directories of attempts
-        self.is_clean = True  #: Whether all processes of the ended attempts could be killed.
 
     # Commands of the driver
 
@@ -166,9 +154,8 @@ class Supervisor:
                     attempt.last_command = "stop"
                 case "stop":
                     attempt.end("stopped")
-                    self.kill()
-                    if not self.server.ready:
-                        self.server.kill()
+                    self.processes.kill()
+                    self.processes.kill_import()
                 case unknown:
                     raise ValueError(f"unknown order {unknown!r}")
             self.reply_if_due(attempt)
@@ -185,9 +172,8 @@ class Supervisor:
             else:
                 attempt.end(message["state"], message["error"])
                 if message["error"] is not None or message["state"] == "stopped":
-                    self.kill()  # a rank that ended normally gets the time to exit by itself
-                if not self.server.ready:  # the server may be running user code that it imports
-                    self.server.kill()
+                    self.processes.kill()  # a rank that ended normally gets the time to exit by itself
+                self.processes.kill_import()
             self._changed.notify_all()
 
     def _begin(self, order: BeginOrder) -> None:
@@ -201,15 +187,13 @@ class Supervisor:
         kept, self._fresh = not self._fresh, False
         watch = self._stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
-        # A short name, because sockets of user code are in this directory, and the length of their paths is limited.
-        directory = self._home / f"a{next(self._numbers)}"
         attempt = RunningAttempt(
-            order, watch, order["lease_ns"], order["target_step"], order["max_step"], directory
+            order, watch, order["lease_ns"], order["target_step"], order["max_step"], self._directories.new()
         )
         attempt.batch_socket = None if self._shared is None else self._shared.batch_socket
         with self._changed:
             if self._attempt is not None:
-                # Otherwise replies to the child of the previous attempt would go to the new child, because both use `_channel`.
+                # Otherwise replies to the child of the previous attempt would go to the new child, because both use `processes`.
                 raise RuntimeError(
                     f"an attempt cannot begin: attempt {self._attempt.number} of {self._attempt.trial} has not ended; "
                     "call `step` until it returns the final result of that attempt"
@@ -262,42 +246,28 @@ class Supervisor:
     def _start_child(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
         cwd = new_directory(attempt.directory / "cwd")
         staging = new_directory(attempt.directory / "staging")
-        server = self._servers.living()
-        pump, group = LogPump(attempt.order), RankGroup.of(attempt.order)
-        forked = list[tuple[int, Connection]]()
+        server, group = self.processes.living_server(), RankGroup.of(attempt.order)
         try:
-            for _ in group.ranks:
-                forked.append(server.fork(cwd, pump.write_fd, wanted=lambda: attempt.state is None))
+            forked = ForkedRanks.fork(server, attempt, group, cwd)
         except BaseException:
-            pump.started()
-            pump.close()
-            _discard(forked)
             with self._changed:
                 # The order that ended the attempt may have come before this thread started the server.
                 if self._attempt is attempt and attempt.state is not None and not server.ready:
                     server.kill()
             raise
-        pump.started()
         with self._changed:
             # do not begin if the attempt was stopped, or its lease ended, while it was starting
             if attempt.state is not None:
-                _discard(forked)
-                pump.close()
+                forked.discard()
                 return
             attempt.forked()
-            processes = [Peer.of(rank, *process) for rank, process in zip(group.ranks, forked, strict=True)]
-            first = processes[0] if group.node == 0 else None
-            self._pump, self._peers = pump, [peer for peer in processes if peer is not first]
-            if first is not None:
-                self._pid, self._channel = first.pid, first.channel
+            self.processes.take(forked)
             begin = attempt.begin(staging, checkpoint)
-        for process in processes:
-            if process is first:
-                background("reader", self.or_fail, self._read, attempt, process.channel)
-            else:
-                background("reader", self.or_fail, self._read_peer, attempt, process)
+        for process in forked.ranks:
+            read = self._read_peer if process.rank else self._read
+            background("reader", self.processes.or_fail, read, attempt, process)
         # Send without the lock: a child that does not read blocks this call until the lease ends.
-        for process in processes:
+        for process in forked.ranks:
             variables = group.variables(process.rank)
             process.channel.send_waiting(
                 begin_message(replace(begin, rank=process.rank, variables=variables))
@@ -305,10 +275,10 @@ class Supervisor:
 
     # Messages from the child
 
-    def _read(self, attempt: RunningAttempt, channel: ChannelEnd) -> None:
+    def _read(self, attempt: RunningAttempt, process: RankProcess) -> None:
         try:
             while True:
-                data = channel.receive()
+                data = process.channel.receive()
                 with self._changed:
                     if attempt.state is None:
                         attempt.count_message()
@@ -316,15 +286,15 @@ class Supervisor:
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
-                self._fail(attempt, endings.protocol_broken(str(invalid)))
+                self.processes.fail(attempt, endings.protocol_broken(str(invalid)))
         except (EOFError, OSError):
-            self._on_silence(attempt)
+            self._on_silence(attempt, process)
 
     def _receive(self, attempt: RunningAttempt, message: ChildMessage) -> None:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
-                sample_usage(attempt, self.pids, self.memory_sharers)
+                sample_usage(attempt, self.processes.pids, self.processes.memory_sharers)
             case ReportMessage():
                 self._on_report(attempt, message)
             case AskMessage():
@@ -340,7 +310,7 @@ class Supervisor:
             case FailedMessage():
                 self._rank_failed(attempt, 0, endings.user_code_raised(message), message.at)
 
-    def _read_peer(self, attempt: RunningAttempt, peer: Peer) -> None:
+    def _read_peer(self, attempt: RunningAttempt, peer: RankProcess) -> None:
         try:
             while True:
                 data = peer.channel.receive()
@@ -350,11 +320,13 @@ class Supervisor:
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
-                self._fail(attempt, endings.of_rank(peer.rank, endings.protocol_broken(str(invalid))))
+                self.processes.fail(
+                    attempt, endings.of_rank(peer.rank, endings.protocol_broken(str(invalid)))
+                )
         except (EOFError, OSError):
             self._on_peer_silence(attempt, peer)
 
-    def _receive_from_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
+    def _receive_from_peer(self, attempt: RunningAttempt, peer: RankProcess, message: ChildMessage) -> None:
         """Act on a message of a rank other than 0.
 
         Only the end of the rank matters. The reply to a report or a question is always to continue: each step also needs rank 0, so this
@@ -366,7 +338,7 @@ class Supervisor:
                 if not peer.channel.send(reply_message(stop=False, save=False)):
                     raise InvalidMessage(REPLY_UNREAD)
             case EndedMessage():
-                peer.ended = True
+                peer.returned = True
             case FailedMessage():
                 failure = endings.user_code_raised(message)
                 self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, failure), message.at)
@@ -385,10 +357,11 @@ class Supervisor:
             self._rank_ended(attempt, RankEnd(rank, at_ns, failure))
             return
         attempt.rank_ends.append(RankEnd(rank, at_ns, failure))
-        if self._peers:
+        has_peers = len(self.processes.ranks) > 1
+        if has_peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
         # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
-        if not (self._peers and attempt.closed_by(attempt.saved_at)):
+        if not (has_peers and attempt.closed_by(attempt.saved_at)):
             attempt.end("failed", min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
@@ -400,7 +373,7 @@ class Supervisor:
             return
         attempt.rank_ends.append(end)
         if attempt.node == 0 and len(attempt.rank_ends) == 1:
-            background("cause", self.or_fail, self._fail_by_cause, attempt)
+            background("cause", self.processes.or_fail, self._fail_by_cause, attempt)
         self._changed.notify_all()
 
     def _fail_by_cause(self, attempt: RunningAttempt) -> None:
@@ -415,7 +388,7 @@ class Supervisor:
                 lambda: attempt.state is not None or self._others.have_answered(since_s), NODES_ANSWER_S
             )
             if not attempt.closed_by(attempt.saved_at):
-                self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
+                self.processes.fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
         """Record that ranks ended on another node. If the attempt ended early on the other node, end it on this node in the same way.
@@ -434,13 +407,13 @@ class Supervisor:
             is_over = result["state"] != "running" and not attempt.closed_by(attempt.saved_at)
             if is_over and attempt.state is None:
                 attempt.end(result["state"], result["error"])
-                self.kill()
+                self.processes.kill()
             self._changed.notify_all()
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
-        if self._channel is not None and self._channel.unread:
+        if self.processes.first_channel is not None and self.processes.first_channel.unread:
             raise InvalidMessage("sent a report without reading the reply to its previous report")
-        sample_usage(attempt, self.pids, self.memory_sharers)
+        sample_usage(attempt, self.processes.pids, self.processes.memory_sharers)
         attempt.reported(message)
         if message.artifacts:
             self._uploads.submit_artifacts(attempt, message.step, message.artifacts, self._on_artifacts)
@@ -448,7 +421,7 @@ class Supervisor:
 
     def _on_artifacts(self, attempt: RunningAttempt, refusal: str) -> None:
         if refusal:
-            self._fail(attempt, endings.artifacts_refused(refusal))
+            self.processes.fail(attempt, endings.artifacts_refused(refusal))
         elif attempt.state is None:
             self.reply_if_due(attempt)
 
@@ -457,162 +430,77 @@ class Supervisor:
 
         Never wait for the child. Call it under the lock.
         """
-        reply, channel = attempt.answer(), self._channel
+        reply, channel = attempt.answer(), self.processes.first_channel
         if reply is None or channel is None:
             return
         attempt.answered(reply)
         if not channel.send(reply_message(**asdict(reply))):
-            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
+            self.processes.fail(attempt, endings.protocol_broken(REPLY_UNREAD))
         elif reply.stop and not reply.save and not reply.flush:
             attempt.close()
 
     def end_if_reply_unread(self, attempt: RunningAttempt) -> None:
         """Fail the attempt if its child left a reply unread for too long. Call it under the lock."""
-        if self._channel is not None and self._channel.unread_s() > REPLY_UNREAD_S:
-            self._fail(attempt, endings.protocol_broken(REPLY_UNREAD))
-
-    def end_if_server_died(self, attempt: RunningAttempt) -> None:
-        """Fail the attempt if its fork server is dead. Call it under the lock.
-
-        The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
-        so the reader may never see the end of the channel.
-        """
-        pids = self.pids
-        if pids and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_at):
-            log = self._pump.last() if self._pump else ""
-            self._fail(attempt, endings.exited(self._exits.get(pids[0]), self.server.exit_code, log))
-
-    def _fail(self, attempt: RunningAttempt, failure: FailureFields) -> None:
-        """Fail the attempt and kill its child. Call it under the lock.
-
-        Do nothing if the attempt has ended, because the current child may belong to a later attempt.
-        """
-        if attempt.state is None:
-            attempt.end("failed", failure)
-            self.kill()
-            self._changed.notify_all()
-
-    def or_fail(
-        self, work: Callable[..., None], attempt: RunningAttempt, *args: object, **more: object
-    ) -> None:
-        """Call `work(attempt, ...)`, and fail the attempt if it raises an exception. Threads that supervise an attempt run this.
-
-        Otherwise the thread would end silently, and an attempt that has ended could be billed until it is taken for hanging.
-        """
-        try:
-            work(attempt, *args, **more)
-        except Exception as error:
-            with self._changed:
-                self._fail(attempt, endings.supervisor_failed(error))
+        if (
+            self.processes.first_channel is not None
+            and self.processes.first_channel.unread_s() > REPLY_UNREAD_S
+        ):
+            self.processes.fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
-            self._exits[pid] = code
-            attempt = self._attempt
-            peer = next((peer for peer in self._peers if peer.pid == pid), None)
+            process, attempt = self.processes.note_exit(pid, code), self._attempt
             self._changed.notify_all()
-        if attempt is None:
+        if attempt is None or process is None:
             return
         # In a thread of its own, because this waits for the child's last messages, and processes that the child left behind may hold its
         # channel open.
-        if pid == self._pid:
-            background("mourner", self.or_fail, self._on_silence, attempt, last_words=5)
-        elif peer is not None:
-            background("mourner", self.or_fail, self._on_peer_silence, attempt, peer, last_words=5)
+        on_silence = self._on_peer_silence if process.rank else self._on_silence
+        background("mourner", self.processes.or_fail, on_silence, attempt, process, last_words=5)
 
-    def _on_silence(self, attempt: RunningAttempt, last_words: int = 0) -> None:
-        """Fail an attempt whose child closed its channel or exited. Do nothing if the child's last message or
-        checkpoint ends the attempt normally.
+    def _on_silence(self, attempt: RunningAttempt, process: RankProcess, last_words: int = 0) -> None:
+        """Fail an attempt whose rank 0 closed its channel or exited. Do nothing if its last message or checkpoint ends the attempt normally.
 
-        Args:
-            attempt: The attempt of that child.
-            last_words: How many times to wait up to `EXIT_GRACE_S` for messages that the child sent before it exited.
+        `last_words` is that of `AttemptProcesses.await_end`.
         """
         with self._changed:
-            self._await_last_words(attempt, self._channel, last_words)
-            endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
+            code = self.processes.await_end(attempt, process, last_words)
             # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
             if not attempt.closed_by(attempt.saved_at):
-                log, code = self._pump.last() if self._pump else "", self._exits.get(self._pid)
-                failure = endings.exited(code, self.server.exit_code, log)
+                failure = self.processes.failure_of_exit(code)
                 if attempt.nodes > 1:
                     self._rank_ended(attempt, RankEnd(0, time.monotonic_ns(), failure))
                 else:
                     attempt.end("failed", failure)
             self._changed.notify_all()
 
-    def _on_peer_silence(self, attempt: RunningAttempt, peer: Peer, last_words: int = 0) -> None:
-        """Fail an attempt if a rank other than 0 exited. Do nothing if user code returned there, or if the attempt is being stopped."""
+    def _on_peer_silence(self, attempt: RunningAttempt, process: RankProcess, last_words: int = 0) -> None:
+        """Fail an attempt if a rank other than 0 exited. Do nothing if user code returned there, or if the attempt is being stopped.
+
+        `last_words` is that of `AttemptProcesses.await_end`.
+        """
         with self._changed:
-            self._await_last_words(attempt, peer.channel, last_words)
-            endings.wait_status(
-                self._changed, lambda: attempt.state or peer.ended or peer.pid in self._exits, self.server
-            )
-            code = self._exits.get(peer.pid)
+            code = self.processes.await_end(attempt, process, last_words, lambda: process.returned)
             is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
-            if not peer.ended and not is_stopped:
-                log = self._pump.last() if self._pump else ""
-                failure = endings.of_rank(peer.rank, endings.exited(code, self.server.exit_code, log))
+            if not process.returned and not is_stopped:
+                failure = endings.of_rank(process.rank, self.processes.failure_of_exit(code))
                 if attempt.nodes > 1:
-                    self._rank_ended(attempt, RankEnd(peer.rank, time.monotonic_ns(), failure, code))
+                    self._rank_ended(attempt, RankEnd(process.rank, time.monotonic_ns(), failure, code))
                 else:
-                    self._fail(attempt, failure)
-
-    def _await_last_words(self, attempt: RunningAttempt, channel: ChannelEnd | None, times: int) -> None:
-        """Wait up to `times` times `EXIT_GRACE_S` for messages that a process sent before it exited. Call it under the lock."""
-        for _ in range(times):
-            over = self._changed.wait_for(lambda: attempt.state is not None, endings.EXIT_GRACE_S)
-            if over or channel is None or not channel.has_data:
-                break
-
-    @property
-    def server(self) -> ForkServer | SlotServer:
-        return self._servers.current
-
-    @property
-    def is_in_slot(self) -> bool:
-        """Whether the supervisor is one of several on its worker."""
-        return self._shared is not None
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes of the attempt that the fork server started, one for each rank."""
-        return [*([self._pid] if self._pid else []), *(peer.pid for peer in self._peers)]
-
-    @property
-    def memory_sharers(self) -> list[int]:
-        """The process whose memory of imports and prepared data counts as memory of the attempt: the fork server, unless slots share it."""
-        return [self.server.pid] if self.server.pid and not self.is_in_slot else []
+                    self.processes.fail(attempt, failure)
 
     @property
     def attempt(self) -> RunningAttempt | None:
         return self._attempt
 
-    def kill(self) -> None:
-        """Kill the process groups of all ranks. This never waits and needs no lock."""
-        for pid in self.pids:
-            if pid not in self._exits:
-                endings.kill_group(pid)
+    @property
+    def server(self) -> ForkServer | SlotServer:
+        return self.processes.server
 
-    def kill_all(self) -> None:
-        """Kill the child and all processes that it started, in any session. This needs neither the lock nor a fork server that is alive."""
-        self.kill()
-        if self.pids:
-            kill_descendants(self.server.pid)
-            self._kill_orphans()
-
-    def _kill_orphans(self) -> bool:
-        """Kill the processes that a dead fork server left behind, and return whether none is left. Do nothing while the server is alive.
-
-        User code may have killed the server.
-        """
-        if self._owns_process and not self.server.alive:
-            return kill_own_descendants(without=self.server.pid)
-        return True
+    @property
+    def is_clean(self) -> bool:
+        """Whether all processes of the ended attempts could be killed."""
+        return self.processes.is_clean
 
     # Answers to the driver
 
@@ -669,67 +557,29 @@ class Supervisor:
             attempt.waited_for_data(reads.waits)
 
     def _clear(self, attempt: RunningAttempt) -> None:
-        """Clean up after an attempt that has ended.
-
-        First give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress. Then
-        delete the attempt's folders, and close its channels and its log.
-        """
+        """Clean up after an attempt that has ended: kill its processes, wait for its uploads, and remove its directory."""
         with self._changed:
             assert attempt.state is not None
             self._others.end(attempt.state, attempt.error)
         if self._starter is not None:
             self._starter.join(endings.EXIT_GRACE_S)
-        with self._changed:
-            if attempt.error is None and attempt.state != "stopped":
-                self._changed.wait_for(
-                    lambda: not self.pids or self.pids[0] in self._exits, endings.EXIT_GRACE_S
-                )
-            self.kill()
-        self.is_clean = self.server.clean() and self.is_clean
-        self.is_clean = self._kill_orphans() and self.is_clean
+        self.processes.clean_up(attempt)
         self._uploads.settle(attempt)
-        self._remove_directory(attempt)
-        with self._changed:
-            channels = [*([self._channel] if self._channel else []), *(peer.channel for peer in self._peers)]
-            pump, self._pump = self._pump, None
-            self._channel, self._pid, self._peers = None, 0, []
-            self._exits.clear()
-        for channel in channels:
-            channel.close()
-        if pump is not None:
-            pump.close()
-
-    def _remove_directory(self, attempt: RunningAttempt) -> None:
-        """Remove the directory of an attempt that has ended, in a thread, because it may hold millions of files.
-
-        Rename it first: a save that hung and then continues must find all files or none.
-        """
-        directory = attempt.directory
         with self._changed:
             attempt.is_cleared = True
-        try:
-            directory = directory.rename(self._home / f"ended-{time.monotonic_ns()}")
-        except FileNotFoundError:  # the attempt has not begun, or user code has removed it
-            return
-        except OSError:  # user code has made the worker's directory read-only
-            pass
-        self._remover.submit(wipe, directory)
+        self._directories.remove(attempt.directory)
+        self.processes.forget()
 
     def close(self) -> None:
         """End the attempt, its child and the fork server, and delete the scratch directory."""
         with self._changed:
             if self._attempt is not None:
                 self._attempt.end("stopped")
-            self.kill()
-            pump, self._pump = self._pump, None
+            self.processes.kill()
         self._sampler.close()
-        self.server.close()
-        self._kill_orphans()
-        # Close it after the server, because a process that the child left behind may print until the server has killed it.
-        if pump is not None:
-            pump.close()
+        self.processes.close()
         self._reads.close()
-        self._remover.settle(endings.EXIT_GRACE_S)
+        self._directories.settle(endings.EXIT_GRACE_S)
         self._scratch.close()
 
 
@@ -740,10 +590,3 @@ def heartbeat_s(left_ns: int) -> float:
     hears that half of the lease is used, so it must hear from a short lease more than once.
     """
     return min(HEARTBEAT_S, max(FLUSH_S, left_ns / 3e9))
-
-
-def _discard(forked: list[tuple[int, Connection]]) -> None:
-    """Kill processes that were forked for an attempt that does not begin."""
-    for pid, connection in forked:
-        endings.kill_group(pid)
-        connection.close()

@@ -56,7 +56,7 @@ class Watchdog:
                 attempt.leave("paused" if kept else "preempted")
                 return
         for name, watch in (("lease", self._watch_lease), ("watchdog", self._watch)):
-            background(name, self._supervisor.or_fail, watch, attempt)
+            background(name, self._supervisor.processes.or_fail, watch, attempt)
 
     def _watch_lease(self, attempt: RunningAttempt) -> None:
         while attempt.state is None:
@@ -74,10 +74,8 @@ class Watchdog:
             # the attempt may have ended, or its lease may have been renewed, while this thread waited for the lock
             if attempt.state is not None or attempt.left_ns() > 0:
                 return
-            self._supervisor.kill_all()
-            # A fork server that is not ready may be importing user code. Kill the server too, because nothing may run unpaid.
-            if not self._supervisor.server.ready:
-                self._supervisor.server.kill()
+            self._supervisor.processes.kill_all()
+            self._supervisor.processes.kill_import()
             if locked:
                 self._end(attempt, "paused", endings.lease_ended())
         finally:
@@ -105,13 +103,13 @@ class Watchdog:
             server.pid,
             self._limits,
             attempt.order.get("memory_limit_bytes"),
-            shares_imports=self._supervisor.is_in_slot,
+            shares_imports=self._supervisor.processes.are_in_slot,
         )
         if failure is None:
             return
         with self._changed:
             self._end(attempt, "failed", failure)
-            if not self._supervisor.pids:
+            if not self._supervisor.processes.pids:
                 server.kill()
 
     def _set_notice(self, attempt: RunningAttempt, notice: Notice | None) -> None:
@@ -121,14 +119,14 @@ class Watchdog:
             attempt.notice = notice
             self._supervisor.reply_if_due(attempt)
             self._supervisor.end_if_reply_unread(attempt)
-            self._supervisor.end_if_server_died(attempt)
+            self._supervisor.processes.fail_if_server_died(attempt)
             if attempt.state is None and attempt.cannot_gain():
                 attempt.leave()
-                self._supervisor.kill()
+                self._supervisor.processes.kill()
             self._changed.notify_all()
 
     def _end(self, attempt: RunningAttempt, state: EndState, error: FailureFields) -> None:
         if attempt.state is None:
             attempt.end(state, error)
-            self._supervisor.kill()
+            self._supervisor.processes.kill()
             self._changed.notify_all()
