@@ -92,7 +92,8 @@ def second_node(supervisor_of: Callable[[str], Supervisor]) -> Iterator[SecondNo
 @pytest.fixture
 def on_two_nodes(second_node: SecondNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondNode]:
     """Give the supervisor that the tests share a second node. Its ranks are gone after the test."""
-    monkeypatch.setattr(second_node.first, "_others", second_node)
+    for user in (second_node.first, second_node.first._rank_ends):
+        monkeypatch.setattr(user, "_others", second_node)
     second_node.is_silent = False
     yield second_node
     assert second_node.settles()

@@ -9,50 +9,32 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tuner.training.channel import begin_message, reply_message
+from tuner.training.channel import begin_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.background import background
-from tuner.worker.child_channel import (
-    AskMessage,
-    ChildMessage,
-    EndedMessage,
-    FailedMessage,
-    InvalidMessage,
-    PhaseMessage,
-    ReportMessage,
-    SavedMessage,
-    SaveFailedMessage,
-    parse,
-)
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
-from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
+from tuner.worker.orders import AttemptMessage, BeginOrder, NodeOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper
-from tuner.worker.processes import AttemptProcesses, ForkedRanks, RankProcess
+from tuner.worker.processes import AttemptProcesses, ForkedRanks
 from tuner.worker.publishing import Uploads
-from tuner.worker.ranks import OtherNodes, RankEnd, RankGroup
+from tuner.worker.rank_ends import RankEnds
+from tuner.worker.rank_messages import FirstRank, OtherRanks
+from tuner.worker.ranks import OtherNodes, RankGroup
 from tuner.worker.restoring import Restorer
-from tuner.worker.sampling import UsageSampler, sample_usage
+from tuner.worker.sampling import UsageSampler
 from tuner.worker.scratch import AttemptDirectories, Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers, SlotServer
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
 HEARTBEAT_S = 1.0
 FLUSH_S = 0.2
-# A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
-REPLY_UNREAD_S = 30.0
-REPLY_UNREAD = "does not read the replies to its reports"
-# After a rank raised an exception, how long to wait for the death of another rank, which may be the cause.
-CAUSE_S = 1.0
-# How long to wait, on several nodes, until all nodes have answered. A node that does not answer counts as lost before this time is over,
-# because `actor.SILENT_S` is shorter.
-NODES_ANSWER_S = 60.0
 # An attempt is also billed for the time before it: on a reused worker, since the previous attempt ended, but at most MAX_GAP_NS, and on a
 # new worker, since the worker began to cost money, but at most MAX_START_NS.
 MAX_GAP_NS = 1_000_000_000
@@ -120,7 +102,10 @@ class Supervisor:
         self._directories = AttemptDirectories(home)
         self._restorer = Restorer(self._changed, home)
         self._uploads = Uploads(self._changed)
-        self._watchdog = Watchdog(self, self._changed, notice, limits)
+        self._rank_ends = RankEnds(self._changed, self.processes, self._others)
+        self._first_rank = FirstRank(self._changed, self.processes, self._uploads, self._rank_ends)
+        self._other_ranks = OtherRanks(self._changed, self.processes, self._rank_ends)
+        self._watchdog = Watchdog(self._changed, self.processes, self._first_rank, notice, limits)
         self._sampler = UsageSampler(self._changed, self.processes, lambda: self._attempt)
         self._starter: threading.Thread | None = None
         self._answered_at = 0.0
@@ -158,7 +143,7 @@ class Supervisor:
                     self.processes.kill_import()
                 case unknown:
                     raise ValueError(f"unknown order {unknown!r}")
-            self.reply_if_due(attempt)
+            self._first_rank.reply_if_due(attempt)
             self._changed.notify_all()
 
     def receive_from_first_node(self, message: NodeOrder) -> None:
@@ -175,6 +160,19 @@ class Supervisor:
                     self.processes.kill()  # a rank that ended normally gets the time to exit by itself
                 self.processes.kill_import()
             self._changed.notify_all()
+
+    def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
+        """Act on what another node reports about the attempt that runs on both (see `RankEnds.receive`).
+
+        Args:
+            trial: The trial.
+            number: The number of the attempt.
+            result: The fields `state`, `error` and `rank_ends` of the result of the other node's `step` method.
+        """
+        with self._changed:
+            attempt = self._attempt
+            if attempt is not None and (attempt.trial, attempt.number) == (trial, number):
+                self._rank_ends.receive(attempt, result)
 
     def _begin(self, order: BeginOrder) -> None:
         now, free_since = time.monotonic_ns(), self._last_end_ns
@@ -264,7 +262,7 @@ class Supervisor:
             self.processes.take(forked)
             begin = attempt.begin(staging, checkpoint)
         for process in forked.ranks:
-            read = self._read_peer if process.rank else self._read
+            read = self._other_ranks.read if process.rank else self._first_rank.read
             background("reader", self.processes.or_fail, read, attempt, process)
         # Send without the lock: a child that does not read blocks this call until the lease ends.
         for process in forked.ranks:
@@ -272,180 +270,6 @@ class Supervisor:
             process.channel.send_waiting(
                 begin_message(replace(begin, rank=process.rank, variables=variables))
             )
-
-    # Messages from the child
-
-    def _read(self, attempt: RunningAttempt, process: RankProcess) -> None:
-        try:
-            while True:
-                data = process.channel.receive()
-                with self._changed:
-                    if attempt.state is None:
-                        attempt.count_message()
-                        self._receive(attempt, parse(data, now_ns=time.monotonic_ns()))
-                    self._changed.notify_all()
-        except InvalidMessage as invalid:
-            with self._changed:
-                self.processes.fail(attempt, endings.protocol_broken(str(invalid)))
-        except (EOFError, OSError):
-            self._on_silence(attempt, process)
-
-    def _receive(self, attempt: RunningAttempt, message: ChildMessage) -> None:
-        match message:
-            case PhaseMessage():
-                attempt.phase(message)
-                sample_usage(attempt, self.processes.pids, self.processes.memory_sharers)
-            case ReportMessage():
-                self._on_report(attempt, message)
-            case AskMessage():
-                attempt.note_question(message)
-                self.reply_if_due(attempt)
-            case SavedMessage(step, path, part):
-                attempt.saved(message)
-                self._uploads.submit_checkpoint(attempt, step, Path(path), part)
-            case SaveFailedMessage(step, detail):
-                attempt.save_failed(step, detail)
-            case EndedMessage():
-                attempt.end("ended")
-            case FailedMessage():
-                self._rank_failed(attempt, 0, endings.user_code_raised(message), message.at)
-
-    def _read_peer(self, attempt: RunningAttempt, peer: RankProcess) -> None:
-        try:
-            while True:
-                data = peer.channel.receive()
-                with self._changed:
-                    if attempt.state is None:
-                        self._receive_from_peer(attempt, peer, parse(data, now_ns=time.monotonic_ns()))
-                    self._changed.notify_all()
-        except InvalidMessage as invalid:
-            with self._changed:
-                self.processes.fail(
-                    attempt, endings.of_rank(peer.rank, endings.protocol_broken(str(invalid)))
-                )
-        except (EOFError, OSError):
-            self._on_peer_silence(attempt, peer)
-
-    def _receive_from_peer(self, attempt: RunningAttempt, peer: RankProcess, message: ChildMessage) -> None:
-        """Act on a message of a rank other than 0.
-
-        Only the end of the rank matters. The reply to a report or a question is always to continue: each step also needs rank 0, so this
-        rank cannot train any further once rank 0 stops.
-        """
-        peer.check(message)
-        match message:
-            case ReportMessage() | AskMessage():
-                if not peer.channel.send(reply_message(stop=False, save=False)):
-                    raise InvalidMessage(REPLY_UNREAD)
-            case EndedMessage():
-                peer.returned = True
-            case FailedMessage():
-                failure = endings.user_code_raised(message)
-                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, failure), message.at)
-            case PhaseMessage() | SavedMessage() | SaveFailedMessage():
-                pass
-
-    def _rank_failed(self, attempt: RunningAttempt, rank: int, failure: FailureFields, at_ns: int) -> None:
-        """Fail the attempt because user code raised an exception. Call it under the lock.
-
-        If a rank is killed or raises an exception, the other ranks raise exceptions too, because they lose the connection to it. So this
-        first waits up to `CAUSE_S`: if another thread notices meanwhile that a process was killed or exited, the attempt fails because of
-        that. Otherwise it fails with the exception that was sent first. The messages are compared by their times, because the threads
-        that receive them may run in any order.
-        """
-        if attempt.nodes > 1:
-            self._rank_ended(attempt, RankEnd(rank, at_ns, failure))
-            return
-        attempt.rank_ends.append(RankEnd(rank, at_ns, failure))
-        has_peers = len(self.processes.ranks) > 1
-        if has_peers:
-            self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
-        # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
-        if not (has_peers and attempt.closed_by(attempt.saved_at)):
-            attempt.end("failed", min(attempt.rank_ends, key=lambda end: end.order).failure)
-
-    def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
-        """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
-        is_stopped = attempt.closing and (end.code == 0 or attempt.closed_by(attempt.saved_at))
-        # A process that reports an exception exits afterwards, so this may be called twice for its rank. Only the first call counts.
-        is_known = any(known.rank == end.rank for known in attempt.rank_ends)
-        if attempt.state is not None or is_stopped or is_known:
-            return
-        attempt.rank_ends.append(end)
-        if attempt.node == 0 and len(attempt.rank_ends) == 1:
-            background("cause", self.processes.or_fail, self._fail_by_cause, attempt)
-        self._changed.notify_all()
-
-    def _fail_by_cause(self, attempt: RunningAttempt) -> None:
-        """Fail an attempt on several nodes because of the rank whose end was the cause.
-
-        If a node is lost, the ranks on other nodes fail because they lose the connection to it. Such an attempt ends as lost, not as failed.
-        So this first waits until all other nodes have answered, or until the loss of a node has ended the attempt.
-        """
-        since_s = time.monotonic() + CAUSE_S
-        with self._changed:
-            self._changed.wait_for(
-                lambda: attempt.state is not None or self._others.have_answered(since_s), NODES_ANSWER_S
-            )
-            if not attempt.closed_by(attempt.saved_at):
-                self.processes.fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
-
-    def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
-        """Record that ranks ended on another node. If the attempt ended early on the other node, end it on this node in the same way.
-
-        Args:
-            trial: The trial.
-            number: The number of the attempt.
-            result: The fields `state`, `error` and `rank_ends` of the result of the other node's `step` method.
-        """
-        with self._changed:
-            attempt = self._attempt
-            if attempt is None or (attempt.trial, attempt.number) != (trial, number):
-                return
-            for message in result["rank_ends"]:
-                self._rank_ended(attempt, RankEnd.of_message(message, time.monotonic_ns()))
-            is_over = result["state"] != "running" and not attempt.closed_by(attempt.saved_at)
-            if is_over and attempt.state is None:
-                attempt.end(result["state"], result["error"])
-                self.processes.kill()
-            self._changed.notify_all()
-
-    def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
-        if self.processes.first_channel is not None and self.processes.first_channel.unread:
-            raise InvalidMessage("sent a report without reading the reply to its previous report")
-        sample_usage(attempt, self.processes.pids, self.processes.memory_sharers)
-        attempt.reported(message)
-        if message.artifacts:
-            self._uploads.submit_artifacts(attempt, message.step, message.artifacts, self._on_artifacts)
-        self.reply_if_due(attempt)
-
-    def _on_artifacts(self, attempt: RunningAttempt, refusal: str) -> None:
-        if refusal:
-            self.processes.fail(attempt, endings.artifacts_refused(refusal))
-        elif attempt.state is None:
-            self.reply_if_due(attempt)
-
-    def reply_if_due(self, attempt: RunningAttempt) -> None:
-        """Reply to the report that waits for a reply, if the reply is due.
-
-        Never wait for the child. Call it under the lock.
-        """
-        reply, channel = attempt.answer(), self.processes.first_channel
-        if reply is None or channel is None:
-            return
-        attempt.answered(reply)
-        if not channel.send(reply_message(**asdict(reply))):
-            self.processes.fail(attempt, endings.protocol_broken(REPLY_UNREAD))
-        elif reply.stop and not reply.save and not reply.flush:
-            attempt.close()
-
-    def end_if_reply_unread(self, attempt: RunningAttempt) -> None:
-        """Fail the attempt if its child left a reply unread for too long. Call it under the lock."""
-        if (
-            self.processes.first_channel is not None
-            and self.processes.first_channel.unread_s() > REPLY_UNREAD_S
-        ):
-            self.processes.fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
@@ -455,39 +279,8 @@ class Supervisor:
             return
         # In a thread of its own, because this waits for the child's last messages, and processes that the child left behind may hold its
         # channel open.
-        on_silence = self._on_peer_silence if process.rank else self._on_silence
+        on_silence = self._other_ranks.on_silence if process.rank else self._first_rank.on_silence
         background("mourner", self.processes.or_fail, on_silence, attempt, process, last_words=5)
-
-    def _on_silence(self, attempt: RunningAttempt, process: RankProcess, last_words: int = 0) -> None:
-        """Fail an attempt whose rank 0 closed its channel or exited. Do nothing if its last message or checkpoint ends the attempt normally.
-
-        `last_words` is that of `AttemptProcesses.await_end`.
-        """
-        with self._changed:
-            code = self.processes.await_end(attempt, process, last_words)
-            # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
-            if not attempt.closed_by(attempt.saved_at):
-                failure = self.processes.failure_of_exit(code)
-                if attempt.nodes > 1:
-                    self._rank_ended(attempt, RankEnd(0, time.monotonic_ns(), failure))
-                else:
-                    attempt.end("failed", failure)
-            self._changed.notify_all()
-
-    def _on_peer_silence(self, attempt: RunningAttempt, process: RankProcess, last_words: int = 0) -> None:
-        """Fail an attempt if a rank other than 0 exited. Do nothing if user code returned there, or if the attempt is being stopped.
-
-        `last_words` is that of `AttemptProcesses.await_end`.
-        """
-        with self._changed:
-            code = self.processes.await_end(attempt, process, last_words, lambda: process.returned)
-            is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
-            if not process.returned and not is_stopped:
-                failure = endings.of_rank(process.rank, self.processes.failure_of_exit(code))
-                if attempt.nodes > 1:
-                    self._rank_ended(attempt, RankEnd(process.rank, time.monotonic_ns(), failure, code))
-                else:
-                    self.processes.fail(attempt, failure)
 
     @property
     def attempt(self) -> RunningAttempt | None:
@@ -531,7 +324,7 @@ class Supervisor:
                 attempt.describe(self.server.environment)
                 self._count_reads(attempt)
                 result = attempt.result("waiting" if attempt.announced_waiting else "running")
-                self.reply_if_due(
+                self._first_rank.reply_if_due(
                     attempt
                 )  # the child may wait because too many reports were unsent until now
                 return result

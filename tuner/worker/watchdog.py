@@ -8,7 +8,6 @@ the machine's preemption notices, and those of the child's processes and memory.
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import endings
@@ -16,9 +15,8 @@ from tuner.worker.attempt import RunningAttempt
 from tuner.worker.background import background
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.orders import EndState, FailureFields
-
-if TYPE_CHECKING:
-    from tuner.worker.supervisor import Supervisor
+from tuner.worker.processes import AttemptProcesses
+from tuner.worker.rank_messages import FirstRank
 
 WATCH_S = 0.05
 LOCK_S = 0.5  # how long the end of a lease waits for the supervisor's lock
@@ -35,12 +33,14 @@ class Watchdog:
 
     def __init__(
         self,
-        supervisor: "Supervisor",
         changed: threading.Condition,
+        processes: AttemptProcesses,
+        first_rank: FirstRank,
         notice: NoticeSource,
         limits: UserCodeLimits,
     ) -> None:
-        self._supervisor, self._changed, self._notice, self._limits = supervisor, changed, notice, limits
+        self._changed, self._processes, self._first_rank = changed, processes, first_rank
+        self._notice, self._limits = notice, limits
 
     def start(self, attempt: RunningAttempt, *, kept: bool) -> None:
         """Start to watch an attempt. If the machine already has a preemption notice, end the attempt at once.
@@ -56,7 +56,7 @@ class Watchdog:
                 attempt.leave("paused" if kept else "preempted")
                 return
         for name, watch in (("lease", self._watch_lease), ("watchdog", self._watch)):
-            background(name, self._supervisor.processes.or_fail, watch, attempt)
+            background(name, self._processes.or_fail, watch, attempt)
 
     def _watch_lease(self, attempt: RunningAttempt) -> None:
         while attempt.state is None:
@@ -74,8 +74,8 @@ class Watchdog:
             # the attempt may have ended, or its lease may have been renewed, while this thread waited for the lock
             if attempt.state is not None or attempt.left_ns() > 0:
                 return
-            self._supervisor.processes.kill_all()
-            self._supervisor.processes.kill_import()
+            self._processes.kill_all()
+            self._processes.kill_import()
             if locked:
                 self._end(attempt, "paused", endings.lease_ended())
         finally:
@@ -96,20 +96,20 @@ class Watchdog:
 
         Before the attempt has a child, the limits apply to the fork server, which imports user code. The server is then killed.
         """
-        server = self._supervisor.server
+        server = self._processes.server
         if not server.pid:  # the slot has no fork server yet
             return
         failure = endings.limit_exceeded(
             server.pid,
             self._limits,
             attempt.order.get("memory_limit_bytes"),
-            shares_imports=self._supervisor.processes.are_in_slot,
+            shares_imports=self._processes.are_in_slot,
         )
         if failure is None:
             return
         with self._changed:
             self._end(attempt, "failed", failure)
-            if not self._supervisor.processes.pids:
+            if not self._processes.pids:
                 server.kill()
 
     def _set_notice(self, attempt: RunningAttempt, notice: Notice | None) -> None:
@@ -117,16 +117,16 @@ class Watchdog:
             if attempt.state is not None:
                 return
             attempt.notice = notice
-            self._supervisor.reply_if_due(attempt)
-            self._supervisor.end_if_reply_unread(attempt)
-            self._supervisor.processes.fail_if_server_died(attempt)
+            self._first_rank.reply_if_due(attempt)
+            self._first_rank.fail_if_reply_unread(attempt)
+            self._processes.fail_if_server_died(attempt)
             if attempt.state is None and attempt.cannot_gain():
                 attempt.leave()
-                self._supervisor.processes.kill()
+                self._processes.kill()
             self._changed.notify_all()
 
     def _end(self, attempt: RunningAttempt, state: EndState, error: FailureFields) -> None:
         if attempt.state is None:
             attempt.end(state, error)
-            self._supervisor.processes.kill()
+            self._processes.kill()
             self._changed.notify_all()
