@@ -128,19 +128,19 @@ class Driver:
     def step_ns(self) -> list[int]:
         """Return the durations of the last steps in nanoseconds, as the supervisor measured them."""
         assert self.supervisor.attempt is not None
-        return list(self.supervisor.attempt.step_ns)
+        return list(self.supervisor.attempt.times.step_ns)
 
     def takes(self, step_s: float) -> None:
         """Make the supervisor believe that a step takes `step_s` seconds."""
         assert self.supervisor.attempt is not None
         with self.supervisor._changed:
-            self.supervisor.attempt.step_ns.append(round(step_s * SECOND))
+            self.supervisor.attempt.times.step_ns.append(round(step_s * SECOND))
 
     def saves_take(self, durable_s: float) -> None:
         """Make the supervisor believe that a checkpoint is durable `durable_s` seconds after its save was ordered."""
         assert self.supervisor.attempt is not None
         with self.supervisor._changed:
-            self.supervisor.attempt.saves.saving = SaveTimes(
+            self.supervisor.attempt.times.saves.saving = SaveTimes(
                 stall_ns=SECOND // 10, durable_ns=round(durable_s * SECOND)
             )
 

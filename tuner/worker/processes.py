@@ -183,7 +183,7 @@ class AttemptProcesses:
         so the reader may never see the end of the channel.
         """
         pids = self.pids
-        if pids and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_at):
+        if pids and self.server.exit_code is not None and not attempt.states.last_is_written:
             self.fail(attempt, self.failure_of_exit(self._exits.get(pids[0])))
 
     def or_fail(
@@ -211,7 +211,7 @@ class AttemptProcesses:
             self.server.kill()
 
     def kill_all(self) -> None:
-        """Kill the ranks and all processes that they started, in any session. This needs neither the lock nor a fork server that is alive."""
+        """Kill the ranks and all processes that they started, in any session. This needs neither the lock nor a living fork server."""
         self.kill()
         if self.pids:
             kill_descendants(self.server.pid)

@@ -60,7 +60,7 @@ class Uploads:
         return self._store
 
     def submit_checkpoint(self, attempt: RunningAttempt, step: int, path: Path, part: int) -> None:
-        """Store the checkpoint in the folder `path` once earlier ones are stored. Never wait. The other arguments are those of `publish`."""
+        """Store the checkpoint in the folder `path` once earlier ones are stored. Never wait. The arguments are those of `publish`."""
         self._checkpoints.submit(self._store_checkpoint, attempt, step, path, part)
 
     def submit_artifacts(
@@ -88,11 +88,10 @@ class Uploads:
             protect = attempt.protected(step, part)
         published, problem = publish(self._store, attempt, step, path, protect, part)
         with self._changed:
-            attempt.saving = False
-            attempt.unpublished -= 1
+            attempt.states.publisher_finished()
             if published is not None:
                 attempt.made_durable(published)
-            if attempt.state is None and attempt.closed_by((step, part)):
+            if attempt.state is None and attempt.states.closed_by((step, part)):
                 if published is None:
                     attempt.close_unsaved(endings.not_stored(step, problem))
                 else:
@@ -155,7 +154,7 @@ def with_retries(
                 raise
             log.warning("%s: the storage failed, retrying: %s", attempt.trial, explained(error))
             wait_s *= random.uniform(1 - JITTER, 1 + JITTER)
-            attempt.add_outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
+            attempt.times.add_outage(int((time.monotonic() - tried_at + wait_s) * 1e9))
             time.sleep(wait_s)
     return work()
 
@@ -183,11 +182,12 @@ def publish(
     """
 
     def newest() -> bool:
-        best = attempt.best is not None and attempt.best[1] == step
-        return (best and not part) or attempt.saved_at <= (step, part)
+        best = attempt.best_steps.best
+        is_best = best is not None and best[1] == step
+        return (is_best and not part) or attempt.states.written <= (step, part)
 
     def write() -> Published:
-        part_ns = attempt.parts[part - 1][1] if part else 0
+        part_ns = attempt.states.parts[part - 1][1] if part else 0
         return store.publish(attempt.trial, attempt.number, step, path, part=part, part_ns=part_ns)
 
     try:
@@ -203,7 +203,7 @@ def publish(
     # a checkpoint that is not deleted now is deleted after the next save
     with contextlib.suppress(Exception):
         keep = attempt.order["keep"]
-        newest_step = max(step, attempt.durable)
+        newest_step = max(step, attempt.states.durable)
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
     return published, ""
 

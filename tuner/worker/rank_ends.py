@@ -52,7 +52,7 @@ class RankEnds:
         if has_peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
         # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
-        if not (has_peers and attempt.closed_by(attempt.saved_at)):
+        if not (has_peers and attempt.states.last_is_written):
             attempt.end("failed", min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive(self, attempt: RunningAttempt, result: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class RankEnds:
         """
         for message in result["rank_ends"]:
             self.note(attempt, RankEnd.of_message(message, time.monotonic_ns()))
-        is_over = result["state"] != "running" and not attempt.closed_by(attempt.saved_at)
+        is_over = result["state"] != "running" and not attempt.states.last_is_written
         if is_over and attempt.state is None:
             attempt.end(result["state"], result["error"])
             self._processes.kill()
@@ -70,7 +70,7 @@ class RankEnds:
 
     def note(self, attempt: RunningAttempt, end: RankEnd) -> None:
         """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt."""
-        is_stopped = attempt.closing and (end.code == 0 or attempt.closed_by(attempt.saved_at))
+        is_stopped = attempt.states.closing and (end.code == 0 or attempt.states.last_is_written)
         # A process that reports an exception exits afterwards, so this may be called twice for its rank. Only the first call counts.
         is_known = any(known.rank == end.rank for known in attempt.rank_ends)
         if attempt.state is not None or is_stopped or is_known:
@@ -83,13 +83,13 @@ class RankEnds:
     def _fail_by_cause(self, attempt: RunningAttempt) -> None:
         """Fail an attempt on several nodes because of the rank whose end was the cause.
 
-        If a node is lost, the ranks on other nodes fail because they lose the connection to it. Such an attempt ends as lost, not as failed.
-        So this first waits until all other nodes have answered, or until the loss of a node has ended the attempt.
+        If a node is lost, the ranks on other nodes fail because they lose the connection to it. Such an attempt ends as lost, not as
+        failed. So this first waits until all other nodes have answered, or until the loss of a node has ended the attempt.
         """
         since_s = time.monotonic() + CAUSE_S
         with self._changed:
             self._changed.wait_for(
                 lambda: attempt.state is not None or self._others.have_answered(since_s), NODES_ANSWER_S
             )
-            if not attempt.closed_by(attempt.saved_at):
+            if not attempt.states.last_is_written:
                 self._processes.fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)

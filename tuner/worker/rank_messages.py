@@ -27,6 +27,7 @@ from tuner.worker.processes import AttemptProcesses, RankProcess
 from tuner.worker.publishing import Uploads
 from tuner.worker.rank_ends import RankEnds
 from tuner.worker.ranks import RankEnd
+from tuner.worker.replies import reply_to
 from tuner.worker.sampling import sample_usage
 
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
@@ -72,7 +73,7 @@ class FirstRank:
     def _receive(self, attempt: RunningAttempt, message: ChildMessage) -> None:
         match message:
             case PhaseMessage():
-                attempt.phase(message)
+                attempt.times.phase(message)
                 sample_usage(attempt, self._processes.pids, self._processes.memory_sharers)
             case ReportMessage():
                 self._on_report(attempt, message)
@@ -80,7 +81,7 @@ class FirstRank:
                 attempt.note_question(message)
                 self.reply_if_due(attempt)
             case SavedMessage(step, path, part):
-                attempt.saved(message)
+                attempt.states.note_written(message, last_step=attempt.step)
                 self._uploads.submit_checkpoint(attempt, step, Path(path), part)
             case SaveFailedMessage(step, detail):
                 attempt.save_failed(step, detail)
@@ -110,7 +111,7 @@ class FirstRank:
 
         Never wait for the child. Call it under the lock.
         """
-        reply, channel = attempt.answer(), self._processes.first_channel
+        reply, channel = reply_to(attempt), self._processes.first_channel
         if reply is None or channel is None:
             return
         attempt.answered(reply)
@@ -126,14 +127,14 @@ class FirstRank:
             self._processes.fail(attempt, endings.protocol_broken(REPLY_UNREAD))
 
     def on_silence(self, attempt: RunningAttempt, process: RankProcess, last_words: int = 0) -> None:
-        """Fail an attempt whose rank 0 closed its channel or exited. Do nothing if its last message or checkpoint ends the attempt normally.
+        """Fail an attempt whose rank 0 closed its channel or exited. Do nothing if its last message or checkpoint ends it normally.
 
         `last_words` is that of `AttemptProcesses.await_end`.
         """
         with self._changed:
             code = self._processes.await_end(attempt, process, last_words)
             # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
-            if not attempt.closed_by(attempt.saved_at):
+            if not attempt.states.last_is_written:
                 failure = self._processes.failure_of_exit(code)
                 if attempt.nodes > 1:
                     self._ends.note(attempt, RankEnd(0, time.monotonic_ns(), failure))
@@ -197,7 +198,7 @@ class OtherRanks:
         """
         with self._changed:
             code = self._processes.await_end(attempt, process, last_words, lambda: process.returned)
-            is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
+            is_stopped = attempt.states.closing and (code == 0 or attempt.states.last_is_written)
             if not process.returned and not is_stopped:
                 failure = endings.of_rank(process.rank, self._processes.failure_of_exit(code))
                 if attempt.nodes > 1:

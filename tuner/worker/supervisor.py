@@ -1,8 +1,9 @@
-"""The supervisor of one worker. It starts a child for each attempt, replies to the child's reports, measures it, and ends it with the lease.
+"""The supervisor of one worker. It starts a child for each attempt, answers the child's reports, measures it, and ends it with the lease.
 
-This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and the
-publisher threads run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
-lock: a reply is sent only if the child's channel has room for it.
+This is plain Python, without Ray. The actor's thread calls `order` and `step`. Reader threads, the watchdog's threads and the
+publisher threads run at the same time. One lock, `Supervisor._changed`, guards the state that they share: the attempt and its processes.
+The other classes of a supervisor are given this lock as `changed`. No code waits for a child while it holds the lock: a reply is sent only
+if the child's channel has room for it.
 """
 
 import os
@@ -27,7 +28,9 @@ from tuner.worker.publishing import Uploads
 from tuner.worker.rank_ends import RankEnds
 from tuner.worker.rank_messages import FirstRank, OtherRanks
 from tuner.worker.ranks import OtherNodes, RankGroup
+from tuner.worker.replies import has_unsaved_best, waits_for_driver
 from tuner.worker.restoring import Restorer
+from tuner.worker.results import has_news, result_of
 from tuner.worker.sampling import UsageSampler
 from tuner.worker.scratch import AttemptDirectories, Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers, SlotServer
@@ -85,7 +88,7 @@ class Supervisor:
             become_subreaper()
         now = time.monotonic_ns()
         self._last_end_ns = now if born_ns is None else max(born_ns, now - MAX_START_NS)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # the lock of the module's docstring, notified of each change
         limits = UserCodeLimits.from_env(os.environ)
         self._scratch = Scratch("worker")
         home = self._scratch.path
@@ -130,12 +133,12 @@ class Supervisor:
             match message["order"]:
                 case "continue":
                     attempt.target_step, attempt.announced_waiting = message["target_step"], False
-                    attempt.learn_job_best(message["job_best"])
+                    attempt.best_steps.learn_job_best(message["job_best"])
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                     self._others.renew(attempt.lease_ns)
                 case "pause" | "finish":
                     attempt.last_command = message["order"]
-                case "stop" if message.get("keep_best") and attempt.has_unsaved_best():
+                case "stop" if message.get("keep_best") and has_unsaved_best(attempt):
                     attempt.last_command = "stop"
                 case "stop":
                     attempt.end("stopped")
@@ -191,7 +194,7 @@ class Supervisor:
         attempt.batch_socket = None if self._shared is None else self._shared.batch_socket
         with self._changed:
             if self._attempt is not None:
-                # Otherwise replies to the child of the previous attempt would go to the new child, because both use `processes`.
+                # Otherwise replies to the child of the previous attempt would go to the new child, because `processes` has only one attempt.
                 raise RuntimeError(
                     f"an attempt cannot begin: attempt {self._attempt.number} of {self._attempt.trial} has not ended; "
                     "call `step` until it returns the final result of that attempt"
@@ -258,7 +261,7 @@ class Supervisor:
             if attempt.state is not None:
                 forked.discard()
                 return
-            attempt.forked()
+            attempt.times.forked(attempt.lease_ns)
             self.processes.take(forked)
             begin = attempt.begin(staging, checkpoint)
         for process in forked.ranks:
@@ -311,7 +314,7 @@ class Supervisor:
         if attempt is None:
             raise RuntimeError("no attempt was begun; send the order `begin` before calling `step`")
         with self._changed:
-            self._changed.wait_for(attempt.has_news, heartbeat_s(attempt.left_ns()))
+            self._changed.wait_for(lambda: has_news(attempt), heartbeat_s(attempt.left_ns()))
             if attempt.state is None and attempt.reports:
                 pause = FLUSH_S - (time.monotonic() - self._answered_at)
                 self._changed.wait_for(
@@ -320,20 +323,19 @@ class Supervisor:
                 )
             self._answered_at = time.monotonic()
             if attempt.state is None:
-                attempt.announced_waiting = attempt.waits_for_driver()
+                attempt.announced_waiting = waits_for_driver(attempt)
                 attempt.describe(self.server.environment)
                 self._count_reads(attempt)
-                result = attempt.result("waiting" if attempt.announced_waiting else "running")
-                self._first_rank.reply_if_due(
-                    attempt
-                )  # the child may wait because too many reports were unsent until now
+                result = result_of(attempt, "waiting" if attempt.announced_waiting else "running")
+                # The child may wait because too many reports were unsent until now.
+                self._first_rank.reply_if_due(attempt)
                 return result
         self._clear(attempt)
         with self._changed:
             attempt.describe(self.server.environment)
             self._count_reads(attempt)
             assert attempt.state is not None
-            result = attempt.result(attempt.state)
+            result = result_of(attempt, attempt.state)
             if self._shared is not None:
                 self._shared.time.leave(attempt.watch.began_ns)
             self._attempt, self._last_end_ns = None, time.monotonic_ns()

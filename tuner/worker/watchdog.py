@@ -17,6 +17,7 @@ from tuner.worker.limits import UserCodeLimits
 from tuner.worker.orders import EndState, FailureFields
 from tuner.worker.processes import AttemptProcesses
 from tuner.worker.rank_messages import FirstRank
+from tuner.worker.replies import cannot_gain
 
 WATCH_S = 0.05
 LOCK_S = 0.5  # how long the end of a lease waits for the supervisor's lock
@@ -120,7 +121,7 @@ class Watchdog:
             self._first_rank.reply_if_due(attempt)
             self._first_rank.fail_if_reply_unread(attempt)
             self._processes.fail_if_server_died(attempt)
-            if attempt.state is None and attempt.cannot_gain():
+            if attempt.state is None and cannot_gain(attempt):
                 attempt.leave()
                 self._processes.kill()
             self._changed.notify_all()
