@@ -377,7 +377,7 @@ def test_attempts_of_a_worker_share_what_the_compiler_has_compiled(
         assert first["cache"] == of_operator
     else:
         assert not Path(first["cache"]).is_relative_to(first["own"])
-        assert Path(first["cache"]).parent == Path(driver.supervisor._home)
+        assert Path(first["cache"]).parent == driver.supervisor._scratch.path
 
 
 @pytest.mark.parametrize(
