@@ -8,7 +8,7 @@ cost kind `export`.
 import argparse
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -31,6 +31,7 @@ from tuner.driver.paid_work import (
     WrongMachine,
     allowed,
     assigned_offer,
+    billed,
     wait,
     wait_until,
     work_limit_s,
@@ -113,22 +114,18 @@ class ExportRun:
             self._end(ExportResult(None, (), "no_money", NO_MONEY))
             return
         result = ExportResult(None, (), "export_lost", "the process of the export was stopped; export again")
-        try:
-            actor.begin(self._order(limit_ns))
-            if wait_until(actor.answered, limit_ns / NS, may_continue=self._record_heartbeat):
-                result = actor.answer()
-            else:
-                late = f"the export did not finish within the {limit_ns / NS:.0f} s that the money held for it pays for; raise max_cost_usd"
-                result = ExportResult(None, (), "out_of_time", late)
-        except PaidActorLost as lost:
-            result = ExportResult(
-                None, (), "export_lost", f"the machine that ran the export was lost: {lost}; export again"
-            )
-        finally:
-            cost = rate.cost(min(actor.used_ns(), limit_ns))
-            used: dict[CostKind, Cost] = {} if cost.nothing else {"export": cost}
-            actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
-            self._end(result, used)
+        with billed(actor, rate, limit_ns, "export", lambda used: self._end(result, used)):
+            try:
+                actor.begin(self._order(limit_ns))
+                if wait_until(actor.answered, limit_ns / NS, may_continue=self._record_heartbeat):
+                    result = actor.answer()
+                else:
+                    late = f"the export did not finish within the {limit_ns / NS:.0f} s that the money held for it pays for; raise max_cost_usd"
+                    result = ExportResult(None, (), "out_of_time", late)
+            except PaidActorLost as lost:
+                result = ExportResult(
+                    None, (), "export_lost", f"the machine that ran the export was lost: {lost}; export again"
+                )
 
     def _order(self, limit_ns: int) -> ExportOrder:
         """Return the order for the export, which must end within `limit_ns` nanoseconds."""
@@ -154,7 +151,7 @@ class ExportRun:
             resources={"CPU": size.cpus, "GPU": size.gpus},
         )
 
-    def _end(self, result: ExportResult, used: dict[CostKind, Cost] | None = None) -> None:
+    def _end(self, result: ExportResult, used: Mapping[CostKind, Cost] | None = None) -> None:
         """Record how the export ended, and settle its hold in the same transaction if it has one."""
         delivered = any(variant.file is not None for variant in result.variants)
         code, detail = result.code, result.detail or ""

@@ -5,11 +5,14 @@ run the work within the time that the hold pays for, kill the actor, and settle 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
 
 from tuner.database.database import Connection
+from tuner.domain.cost import CostKind
 from tuner.domain.job import Resources
-from tuner.domain.money import Cost
+from tuner.domain.money import Cost, Rate
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver.machine_check import Find, described, forbidden
@@ -51,6 +54,40 @@ def assigned_offer(machine: WorkerMachine | None, requested: Offer, wanted: Reso
     if (why := forbidden(offer, wanted)) is not None:
         raise WrongMachine(why)
     return offer
+
+
+class Metered(Protocol):
+    """The actor of paid work."""
+
+    def used_ns(self) -> int:
+        """Return how long the actor has worked, in nanoseconds."""
+
+    def kill(self) -> None: ...
+
+
+@contextmanager
+def billed(
+    actor: Metered,
+    rate: Rate,
+    limit_ns: int,
+    kind: CostKind,
+    settle: Callable[[Mapping[CostKind, Cost]], None],
+) -> Iterator[None]:
+    """Run the block while the actor works. At its end, kill the actor, and settle its hold with what it has cost.
+
+    Args:
+        actor: The actor that works.
+        rate: What its machine costs.
+        limit_ns: How long the hold pays for, in nanoseconds. No more is billed.
+        kind: The kind of the cost.
+        settle: Settles the hold with the cost by kind.
+    """
+    try:
+        yield
+    finally:
+        cost = rate.cost(min(actor.used_ns(), limit_ns))
+        actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
+        settle({} if cost.nothing else {kind: cost})
 
 
 def wait(within_s: float, *, may_continue: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ the same code are not tested again.
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
 from random import Random
@@ -32,6 +32,7 @@ from tuner.driver.paid_work import (
     WrongMachine,
     allowed,
     assigned_offer,
+    billed,
     wait,
     wait_until,
     work_limit_s,
@@ -227,17 +228,16 @@ class SpotEligibility:
             hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
             if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
                 return Verdict(False, NO_MONEY, lasting=False)
-        try:
+
+        def settle(used: Mapping[CostKind, Cost]) -> None:
+            with self.database.write("gate.settle") as db:
+                ledger.settle(db, self.row.project, self.row.id, name, used, system_now())
+
+        with billed(actor, rate, limit_ns, "setup", settle):
             actor.begin(self._order(limit_ns))
             if wait_until(actor.answered, limit_ns / NS, may_continue=self._check_may_continue):
                 return actor.answer()
             return Verdict(False, f"the self-test did not finish within {limit_ns / NS:.0f} s", lasting=False)
-        finally:
-            cost = rate.cost(min(actor.used_ns(), limit_ns))
-            used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
-            actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
-            with self.database.write("gate.settle") as db:
-                ledger.settle(db, self.row.project, self.row.id, name, used, system_now())
 
     def _order(self, limit_ns: int) -> SelfTestOrder:
         """Return the order for a restore self-test that must end within `limit_ns` nanoseconds."""
