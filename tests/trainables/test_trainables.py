@@ -49,7 +49,7 @@ loops = pytest.mark.parametrize("module", LOOPS, ids=short_name)
 digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn, digits_packed], ids=short_name)
 
 
-@loops
+@shipped
 def test_seed_of_the_service_counts_without_an_own_seed(run_whole: Run, module: ModuleType) -> None:
     """Repeats of `confirm` differ only in this seed."""
     first, same, other = (run_whole(module, 1, service_seed=seed) for seed in (0, 0, 1))
