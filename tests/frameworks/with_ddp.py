@@ -15,8 +15,7 @@ def train(config: dict[str, float]) -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    torch.manual_seed(0)
-    inputs = torch.randn(4096, 20)
+    inputs = torch.randn(4096, 20, generator=torch.Generator().manual_seed(0))
     labels = (inputs[:, 0] > 0).long()
     model: torch.nn.Module = torch.nn.Linear(20, 2).to(device)
     if ranks > 1:

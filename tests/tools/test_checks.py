@@ -125,6 +125,12 @@ EXAMPLES = [
     ),
     ("```console\nhelm install\n```", 1, "`helm install` is a command of another program: mark the block"),
     ("```python\nx = 1\nif x\n```", 3, "not Python: expected ':'"),
+    (
+        "```python\nimport torch\n\n\ndef train(config):\n    torch.manual_seed(0)\n"
+        "    torch.manual_seed(config['seed'])\n    torch.Generator().manual_seed(0)\n```",
+        6,
+        "`train` sets a constant seed",
+    ),
     ("```python\nimport os\n```", 2, "F401 `os` imported but unused"),
     ("```python\n\nprint(missing)\n```", 3, "F821 Undefined name `missing`"),
     ("<!-- test: program shown.py -->\n```python\nx = 1\n```", 2, "the block differs from shown.py"),

@@ -48,6 +48,7 @@ from tuner.schemas.plan import PlanRequest
 # Newcomers type everything on these pages, so everything on them runs in tests.
 FOLLOWED = ("README.md", "docs/tutorial.md")
 WATCHER = "tuner.cluster.notice_watch"
+SEEDING = ("torch.manual_seed", "random.seed", "np.random.seed", "numpy.random.seed")
 # The remaining keys, added to a part of a job file to make it complete.
 JOB: dict[str, Any] = {
     "name": "a",
@@ -269,13 +270,24 @@ def _is_program(block: Block) -> bool:
 
 def _python(block: Block, root: Path) -> Iterator[Problem]:
     try:
-        ast.parse(block.text)
+        yield from _seeds(block, ast.parse(block.text))
     except SyntaxError as error:
         yield Problem(block.page, block.line + (error.lineno or 0), f"not Python: {error.msg}")
     if block.mark == "program" and block.detail:
         path = root / block.detail
         if not path.is_file() or block.text != path.read_text():
             yield Problem(block.page, block.line, f"the block differs from {block.detail}")
+
+
+def _seeds(block: Block, program: ast.Module) -> Iterator[Problem]:
+    """Report constant seeds in a function `train`, because all repeats of `confirm` would train the same model with them."""
+    functions = [
+        node for node in ast.walk(program) if isinstance(node, ast.FunctionDef) and node.name == "train"
+    ]
+    for call in (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) in SEEDING and call.args and isinstance(call.args[0], ast.Constant):
+            message = "`train` sets a constant seed: leave it out, because the service sets the seed"
+            yield Problem(block.page, block.line + call.lineno, message)
 
 
 def _names(programs: list[Block]) -> Iterator[Problem]:
