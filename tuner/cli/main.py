@@ -310,7 +310,7 @@ def pause(job: JobId, as_json: Json = False) -> None:
 
 
 def resume(job: JobId, as_json: Json = False) -> None:
-    """Resume a paused job, or, after a top-up, a job that ended because its budget was used up."""
+    """Resume a paused job, or a job that has succeeded and has money left. If its budget is used up, run `tuner topup` first."""
     with maybe_done(f"the job may have been resumed; check `tuner job {job}`"):
         resumed = connect().resume(job)
     Output(as_json).show(resumed, render.job)

@@ -133,7 +133,7 @@ class Calls(ABC):
 
     @call
     async def resume(self, job: AnyJob) -> JobFacts:
-        """Resume a paused job, or a succeeded job whose budget was raised."""
+        """Resume a paused job, or a job that has succeeded and has money left. If its budget is used up, raise it first."""
         return await self._ask_job("POST", path_of(job, "/resume"), repeat=True)
 
     @call

@@ -111,7 +111,7 @@ def pause_job(job: str, service: Svc) -> Job:
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume_job(job: str, service: Svc) -> Job:
-    """Continue a paused job, or a succeeded job whose budget was raised."""
+    """Continue a paused job, or a job that has succeeded and has money left. If its budget is used up, raise it first."""
     return serialize_jobs.job_of(control.resume(service, job))
 
 
