@@ -207,6 +207,15 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     assert problem_line.startswith(f"docs/metrics.md:{row}: the table differs from the code")
 
 
+def test_another_share_of_spot_prices_than_in_the_catalogue_is_reported(tmp_path: Path) -> None:
+    prices = "on_demand_usd_h,spot_usd_h\n2,1\n4,1\n4,\n10,3\n"
+    page = "# Spot\n\nA spot machine costs 40 % of its on-demand price in the median.\n"
+    write(tmp_path, {"docs/how-to/spot.md": page, "tuner/planning/data/prices.csv": prices})
+    assert lines_of(docs.spot_share(tmp_path), tmp_path) == [
+        "docs/how-to/spot.md:3: in the catalogue, the median is 30 %"
+    ]
+
+
 def test_stale_reference_pages_are_reported(tmp_path: Path) -> None:
     write(tmp_path, {"docs/reference/cli.md": "a\nb\n", "docs/reference/rest.md": "a\nb\n"})
     generated = {"cli.md": "a\nb\n", "rest.md": "a\nc\n", "python.md": "a\n"}

@@ -2,12 +2,14 @@
 agree with the code.
 """
 
+import csv
 import inspect
 import re
 import tomllib
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from typer import Typer
@@ -25,6 +27,7 @@ def check(root: Path) -> Iterator[Problem]:
     yield from settings(root)
     yield from extras(root)
     yield from metrics(root)
+    yield from spot_share(root)
     yield from reference(root, made())
     yield from helps(app)
 
@@ -94,6 +97,17 @@ def metrics(root: Path) -> Iterator[Problem]:
             first - 1 + _difference(rest, expected),
             "the table differs from the code: copy it from `python -m tuner.api.metric_families`",
         )
+
+
+def spot_share(root: Path) -> Iterator[Problem]:
+    """Check what docs/how-to/spot.md says that spot machines cost, which is the median of the catalogue."""
+    page, catalogue = root / "docs/how-to/spot.md", root / "tuner/planning/data/prices.csv"
+    rows = csv.DictReader(catalogue.read_text().splitlines())
+    prices = [(row["spot_usd_h"], row["on_demand_usd_h"]) for row in rows]
+    shares = [float(spot) / float(on_demand) for spot, on_demand in prices if spot and on_demand]
+    quoted, text = f"{median(shares):.0%}".replace("%", " %"), page.read_text()
+    if f"costs {quoted} of its on-demand price in the median" not in text:
+        yield Problem(page, line_of(text, "in the median"), f"in the catalogue, the median is {quoted}")
 
 
 def reference(root: Path, generated: dict[str, str]) -> Iterator[Problem]:
