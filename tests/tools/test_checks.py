@@ -207,6 +207,24 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     assert problem_line.startswith(f"docs/metrics.md:{row}: the table differs from the code")
 
 
+def test_tables_that_lack_a_name_of_the_code_are_reported(tmp_path: Path) -> None:
+    changes = {
+        "docs/money.md": ("| `plateau` |", "| `plateaus` |"),
+        "docs/how-to/bill.md": ("| `export` |", "| exports |"),
+        "docs/explanation/algorithm.md": ("`Lost`, ", ""),
+    }
+    write(tmp_path, {name: (ROOT / name).read_text().replace(*change, 1) for name, change in changes.items()})
+    reported = [line.split(":") for line in lines_of(docs.tables(tmp_path), tmp_path)]
+    assert [(page, message.strip()) for page, _, message in reported] == [
+        ("docs/how-to/bill.md", "the table lacks export"),
+        ("docs/money.md", "the code does not define plateaus"),
+        ("docs/money.md", "the table lacks plateau"),
+        ("docs/explanation/algorithm.md", "the table lacks Lost"),
+    ]
+    text = (tmp_path / "docs/money.md").read_text().splitlines()
+    assert text[int(reported[1][1]) - 1] == "## Limits that end a job"
+
+
 def test_another_share_of_spot_prices_than_in_the_catalogue_is_reported(tmp_path: Path) -> None:
     prices = "on_demand_usd_h,spot_usd_h\n2,1\n4,1\n4,\n10,3\n"
     page = "# Spot\n\nA spot machine costs 40 % of its on-demand price in the median.\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 from typer import Typer
 from typer.main import get_command
@@ -20,6 +20,19 @@ from tools.checks.blocks import pages, prose
 from tools.reference.pages import made
 from tuner.api.metric_families import table
 from tuner.cli.main import app
+from tuner.domain.commands import Command
+from tuner.domain.cost import KINDS
+from tuner.domain.events import Event
+from tuner.domain.job import StopReason
+
+#: Tables that list names of the code: page, heading, number of the column, and the names.
+TABLES: tuple[tuple[str, str, int, frozenset[str]], ...] = (
+    ("docs/money.md", "What is in a bill", 1, frozenset(KINDS)),
+    ("docs/how-to/bill.md", "Line by line", 1, frozenset(KINDS)),
+    ("docs/money.md", "Limits that end a job", 1, frozenset(get_args(StopReason))),
+    ("docs/explanation/algorithm.md", "`decide`", 1, frozenset(kind.__name__ for kind in get_args(Event))),
+    ("docs/explanation/algorithm.md", "`decide`", 2, frozenset(kind.__name__ for kind in get_args(Command))),
+)
 
 
 def check(root: Path) -> Iterator[Problem]:
@@ -28,6 +41,7 @@ def check(root: Path) -> Iterator[Problem]:
     yield from extras(root)
     yield from metrics(root)
     yield from spot_share(root)
+    yield from tables(root)
     yield from reference(root, made())
     yield from helps(app)
 
@@ -97,6 +111,21 @@ def metrics(root: Path) -> Iterator[Problem]:
             first - 1 + _difference(rest, expected),
             "the table differs from the code: copy it from `python -m tuner.api.metric_families`",
         )
+
+
+def tables(root: Path) -> Iterator[Problem]:
+    """Check that each of the tables lists exactly the names that the code defines."""
+    for name, heading, column, defined in TABLES:
+        page = root / name
+        text = page.read_text()
+        section = text.partition(f"\n## {heading}\n")[2].partition("\n#")[0]
+        cells = [line.split("|")[column] for line in section.splitlines() if line.startswith("|")]
+        listed = {word for cell in cells for word in re.findall(r"`(\w+)`", cell)}
+        line = line_of(text, f"\n## {heading}\n") + 1
+        yield from (
+            Problem(page, line, f"the code does not define {word}") for word in sorted(listed - defined)
+        )
+        yield from (Problem(page, line, f"the table lacks {word}") for word in sorted(defined - listed))
 
 
 def spot_share(root: Path) -> Iterator[Problem]:
