@@ -124,7 +124,10 @@ class Fidelity(Request):
 class Budget(Request):
     """The limits of a job. Each limit is hard.
 
-    At least one of `usd` and `gpu_hours` is required. `wall_clock` counts only while the job is running.
+    At least one of `usd` and `gpu_hours` is required. `wall_clock` counts only while the job is running. A limit that is null does not apply.
+
+    `on_exhausted` says what happens when the budget is used up. With `finish`, the job ends with the best that the budget has paid for. With
+    `pause`, the job keeps a checkpoint of every trial, and waits until the budget is raised and the job is resumed.
     """
 
     usd: float | None = None
@@ -153,6 +156,11 @@ class Resources(Request):
     `cpus` and `gpus` are the numbers of CPUs and GPUs that a trial uses on each node. A trial runs on `nodes` machines at once, and all of
     them are billed to it. `processes_per_node` is the number of processes that a trial runs on each node, as with `torchrun`. `auto` means
     one process for each GPU, or a single process if the trial uses no GPUs.
+
+    `market` says whether trials run on machines at the on-demand price, on spot machines, which the cloud may take away, or, with
+    `spot_with_fallback`, on spot machines and on on-demand machines if spot is not available in time. If `instance_type` or `region` is null,
+    any machine type or region of the cluster may be used. `max_concurrent_trials` limits how many trials run at once. If it is null, they
+    may use the whole cluster, as far as the project's quota allows.
 
     A worker holds the resources of one trial. `pack` is the number of trials that may share a worker, so that they run at the same time on
     its CPUs and GPU. While several trials run on a worker, each is billed an equal share of the worker's time. More than one trial needs
