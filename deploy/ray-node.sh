@@ -43,6 +43,9 @@ install)
     sudo apt-get -qq install -y --no-install-recommends python3-venv rsync
   fi
   test -x "$venv/bin/python" || python3 -m venv "$venv"
+  # Ray's sync deletes nothing. The service must not find modules of another version, such as newer migrations of the database.
+  find tuner trainables -type f -not -path '*/__pycache__/*' | grep -vxFf deploy/.files | xargs -r -d '\n' rm --
+  rm -rf build ./*.egg-info
   "$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt ".[$2]"
   ;;
 head)

@@ -1,7 +1,8 @@
 #!/bin/bash
 # The last part of each cloud's up.sh, after storage and permissions were created: ray-up.sh CLOUD WORD=value… <settings
 # Creates Ray's token if there is none. Writes the machines' settings (.tuner.env), and a copy of the cloud's cluster.yaml in which each
-# WORD is replaced by its value (.cluster.yaml), next to cluster.yaml. Then starts the cluster and waits for its service.
+# WORD is replaced by its value (.cluster.yaml), next to cluster.yaml, and a list of the project's files (deploy/.files). Then starts the
+# cluster and waits for its service.
 set -eu
 cloud=${1:?"ray-up.sh CLOUD WORD=value… <settings"}
 shift
@@ -30,6 +31,8 @@ for given in "$@"; do
   esac
 done
 sed "$edits" "$here/cluster.yaml" >"$here/.cluster.yaml"
+# The machines delete all other files of these folders before they install the project.
+(cd "$source" && find tuner trainables -type f) >"$source/deploy/.files"
 "$bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" -e "${source}[$cloud]"
 "$bin/ray" up --yes "$here/.cluster.yaml"
 "$bin/ray" exec "$here/.cluster.yaml" "bash ~/tuner/deploy/ray-node.sh wait"

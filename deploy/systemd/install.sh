@@ -15,6 +15,8 @@ settings=${SETTINGS:-/etc/tuner}
 id tuner >/dev/null 2>&1 || useradd --system --home-dir /var/lib/tuner --shell /usr/sbin/nologin tuner
 install -d "$prefix" "$prefix/trainables"
 test -x "$prefix/bin/python" || "${PYTHON:-python3}" -m venv "$prefix"
+# pip builds in the checkout, and would install what the build of another version left there.
+rm -rf "$source/build" "$source"/*.egg-info
 "$prefix/bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" "${source}[$extras]"
 install -d -m 0750 -g tuner "$settings"
 test -e "$settings/tuner.env" || install -m 0600 "$source/deploy/systemd/tuner.env" "$settings/tuner.env"

@@ -29,6 +29,9 @@ def scratch(cloud: str, folder: Path, *, there: bool = False) -> Scratch:
     """Return a scratch checkout whose cloud account is empty or, if `there`, has everything already."""
     checkout = Scratch(folder)
     checkout.copy(f"deploy/ray-{cloud}", "deploy/ray-up.sh", "deploy/ray-node.sh")
+    for name in ("tuner", "trainables"):
+        (checkout.checkout / name).mkdir()
+        (checkout.checkout / name / "current.py").touch()
     program(checkout, cloud, there=there)
     checkout.stand_in("sleep")
     for name in ("ray", "pip"):

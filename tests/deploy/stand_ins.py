@@ -95,6 +95,15 @@ class Scratch:
         path.write_text(text)
         path.chmod(0o755)
 
+    def pip_that_lists_modules(self, at: Path) -> Path:
+        """Write a pip to `at` that lists the Python files of the checkout when it is called. Return the path of its list."""
+        at.mkdir(parents=True, exist_ok=True)
+        listed = self.folder / "listed"
+        pip = at / "pip"
+        pip.write_text(f"#!/bin/sh\ncd '{self.checkout}' && find . -name '*.py' >'{listed}'\n")
+        pip.chmod(0o755)
+        return listed
+
     @property
     def calls(self) -> Path:
         return self.folder / "calls"

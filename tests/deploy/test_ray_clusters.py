@@ -169,6 +169,24 @@ def test_service_starts_on_the_head_after_the_previous_one_has_ended(tmp_path: P
                 os.kill(service, signal.SIGKILL)
 
 
+def test_machine_installs_no_files_of_another_version(tmp_path: Path) -> None:
+    """Neither those that Ray's sync left nor those that setuptools built."""
+    scratch = Scratch(tmp_path)
+    scratch.copy("deploy/ray-node.sh")
+    (scratch.checkout / "deploy/.files").write_text("tuner/current.py\ntrainables/own.py\n")
+    for name in ("tuner/current.py", "tuner/old one.py", "trainables/own.py", "build/lib/tuner/old.py"):
+        path = scratch.checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for name in ("rsync", "python3"):
+        scratch.stand_in(name)
+    scratch.stand_in("python", at=scratch.home / "venv/bin")
+    listed = scratch.pip_that_lists_modules(at=scratch.home / "venv/bin")
+    for _ in range(2):
+        scratch.run("deploy/ray-node.sh", "install", "s3")
+        assert sorted(listed.read_text().splitlines()) == ["./trainables/own.py", "./tuner/current.py"]
+
+
 def test_only_the_service_gets_the_url_of_the_database(tmp_path: Path) -> None:
     scratch = Scratch(tmp_path)
     scratch.copy("deploy/ray-node.sh")

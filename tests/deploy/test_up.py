@@ -51,6 +51,8 @@ def test_missing_cloud_resources_are_created_once_and_the_cluster_starts(cloud: 
     assert ray_up == ["ray", "up", "--yes", file]
     assert ray_wait == ["ray", "exec", file, "bash ~/tuner/deploy/ray-node.sh wait"]
     assert any(words[0] == "pip" and words[-1].endswith(f"[{cloud}]") for words in calls)
+    files = (sandbox.checkout / "deploy/.files").read_text().splitlines()
+    assert sorted(files) == ["trainables/current.py", "tuner/current.py"]
     first = made(sandbox, cloud)
     settings, token = settings_that_nobody_else_reads(sandbox, cloud, first)
     assert settings.database_url == url["TUNER_DATABASE_URL"]
@@ -292,6 +294,18 @@ def test_install_creates_user_program_unit_and_settings(tmp_path: Path) -> None:
     assert f"WorkingDirectory={tmp_path}/opt/trainables" in unit
     assert (tmp_path / "opt/trainables/digits.yaml").exists(), "what the README submits"
     assert (tmp_path / "etc/tuner.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_installation_has_no_files_of_another_version(tmp_path: Path) -> None:
+    """setuptools keeps what it built before, such as migrations that the installed version lacks."""
+    env = server(tmp_path, there=True)
+    sandbox = Scratch(tmp_path)
+    old = sandbox.checkout / "build/lib/tuner/old.py"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    listed = sandbox.pip_that_lists_modules(at=tmp_path / "opt/bin")
+    sandbox.run("deploy/systemd/install.sh", env=env)
+    assert listed.read_text() == ""
 
 
 def test_second_installation_keeps_the_settings(tmp_path: Path) -> None:
