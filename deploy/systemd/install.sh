@@ -2,6 +2,8 @@
 # Install the service from this checkout on this machine: sudo deploy/systemd/install.sh. Run it again to upgrade.
 # Environment variables, with defaults: PREFIX (/opt/tuner), PYTHON (python3, 3.11 or newer), EXTRAS (s3,gpu,postgresql).
 set -eu
+# The user tuner reads what root installs here, also if root's umask is 077.
+umask 022
 source=$(cd "$(dirname "$0")/../.." && pwd)
 prefix=${PREFIX:-/opt/tuner}
 extras=${EXTRAS:-s3,gpu,postgresql}

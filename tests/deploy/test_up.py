@@ -308,6 +308,20 @@ def test_installation_has_no_files_of_another_version(tmp_path: Path) -> None:
     assert listed.read_text() == ""
 
 
+def test_user_of_the_service_can_read_what_root_installs(tmp_path: Path) -> None:
+    """The umask of root may be 077."""
+    env = server(tmp_path, there=True)
+    sandbox = Scratch(tmp_path)
+    (tmp_path / "opt/bin/pip").write_text(f"#!/bin/sh\ntouch {tmp_path}/opt/program\n")
+    before = os.umask(0o077)
+    try:
+        sandbox.run("deploy/systemd/install.sh", env=env)
+    finally:
+        os.umask(before)
+    for name in ("opt/program", "units/tuner.service"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o644, name
+
+
 def test_second_installation_keeps_the_settings(tmp_path: Path) -> None:
     env = server(tmp_path, there=True)
     sandbox = Scratch(tmp_path)
