@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,10 @@ def settings_that_nobody_else_reads(
     assert mounts["~/tuner"] == str(scratch.checkout)
     assert mounts["~/.ray/auth_token"] == "~/.ray/auth_token"
     env, token = Path(mounts["~/tuner.env"]), scratch.home / ".ray/auth_token"
+    secrets = ("compose/.env", "prometheus/api_key", f"ray-{cloud}/.cluster.yaml", f"ray-{cloud}/.tuner.env")
+    for secret in secrets:
+        assert is_excluded(f"deploy/{secret}", cluster["rsync_exclude"]), secret
+    assert not is_excluded(env.name, cluster["rsync_exclude"])
     for path in (env, token):
         assert path.stat().st_mode & 0o777 == 0o600, path
     # Read the file as ray-node.sh does.
@@ -98,6 +103,15 @@ def settings_that_nobody_else_reads(
     assert settings.storage.startswith({"aws": "s3://", "gcp": "gs://", "azure": "abfs://"}[cloud])
     assert settings.storage_region == (region or REGIONS[cloud])
     return settings, token.read_text()
+
+
+def is_excluded(path: str, patterns: list[str]) -> bool:
+    """Return whether rsync leaves out a file. A pattern with a slash at its start must match the path from the synced folder on."""
+    return any(
+        fnmatch(name, pattern)
+        for pattern in patterns
+        for name in ([f"/{path}"] if pattern.startswith("/") else path.split("/"))
+    )
 
 
 OTHER_REGIONS = {"aws": "eu-west-1", "gcp": "europe-west4", "azure": "westus2"}
