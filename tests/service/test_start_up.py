@@ -24,6 +24,9 @@ from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
 from tuner.client.http import PROBLEM, STARTING
+from tuner.cluster.head import Head as LocalRay
+from tuner.cluster.head import LocalHead
+from tuner.cluster.local_watch import LocalWatch
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
 from tuner.database.sqlite import sqlite3
@@ -107,6 +110,46 @@ def test_cluster_of_another_version_refuses_jobs_with_what_to_do(
     setattr(head, what, {"ray": version("ray"), "python": python_version()}[what])
     cluster.check_fit()
     assert {finding.part: finding.ok for finding in examine(settings).findings}["ray"]
+
+
+def test_local_ray_of_another_version_launches_no_driver(
+    service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If jobs run during an upgrade, the local Ray continues with the version that it was started with."""
+    local = LocalRay("session", "127.0.0.1:1", head.url, (os.getpid(),))
+    monkeypatch.setattr(LocalHead, "find_or_start", lambda _: local)
+    monkeypatch.setattr(LocalHead, "running", lambda _: local)
+    monkeypatch.setattr(LocalHead, "alive", lambda _: head.ray == "2.9.0")
+    monkeypatch.setattr(LocalWatch, "keep", lambda *_: None)
+    head.ray = "2.9.0"
+    cluster = RayCluster(service.settings)
+    cluster.ensure()
+    with pytest.raises(RayUnfit, match=r"has Ray 2\.9\.0, but the service has .*: run `tuner stop`"):
+        cluster.submit("job_1-1", job="job_1", epoch=1, about={}, code=None)
+    assert not [request for request in head.given if request.startswith("/api/jobs")]
+    finding = {finding.part: finding for finding in examine(service.settings).findings}["ray"]
+    assert (finding.ok, "run `tuner stop`" in finding.seen) == (False, True)
+    head.ray = version("ray")  # `tuner stop` ended the head, and the service starts another one.
+    cluster.ensure()
+    cluster.check_fit()
+    assert {finding.part: finding.ok for finding in examine(service.settings).findings}["ray"]
+
+
+def test_local_ray_is_checked_again_after_it_was_replaced(
+    service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = LocalRay("session", "127.0.0.1:1", head.url, (os.getpid(),))
+    monkeypatch.setattr(LocalHead, "find_or_start", lambda _: local)
+    monkeypatch.setattr(LocalHead, "alive", lambda _: False)
+    monkeypatch.setattr(LocalWatch, "keep", lambda *_: None)
+    cluster = RayCluster(service.settings)
+    cluster.ensure()
+    cluster.check_fit()
+    head.ray = "2.9.0"
+    cluster.check_fit()
+    cluster.ensure()
+    with pytest.raises(RayUnfit):
+        cluster.check_fit()
 
 
 def test_unreachable_cluster_is_not_reported_as_incompatible(service: FakeService) -> None:

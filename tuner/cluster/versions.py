@@ -1,4 +1,4 @@
-"""Check that an external cluster has the same versions of Ray and Python as this installation.
+"""Check that a cluster has the same versions of Ray and Python as this installation.
 
 The versions must match because drivers run with the cluster's Ray and Python, and exchange pickled data with it.
 """
@@ -10,6 +10,10 @@ from typing import Any
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.domain.errors import Unavailable
 
+IN_BOTH = "install the same version in both, for example with one image for the service and all nodes"
+#: A local Ray continues with the version that it was started with when another one is installed.
+START_AGAIN = "run `tuner stop`; the service then starts its Ray again, and running jobs continue from their newest checkpoints"
+
 
 class RayUnfit(Unavailable):
     """The Ray cluster is of another version."""
@@ -20,14 +24,14 @@ def ray_of(dashboard: Dashboard) -> str:
     return str(dashboard.get("/api/version")["ray_version"])
 
 
-def version_mismatch(dashboard: Dashboard) -> str | None:
-    """Return a message that says which version differs and what to do, or None if all versions match.
+def version_mismatch(dashboard: Dashboard, fix: str) -> str | None:
+    """Return a message that says which version differs and what to do (`fix`), or None if all versions match.
 
     Raise RayUnavailable if the cluster does not answer.
     """
     theirs, ours = ray_of(dashboard), version("ray")
     if theirs != ours:
-        return f"{dashboard.url} has Ray {theirs}, but the service has Ray {ours}: install the same version in both"
+        return f"{dashboard.url} has Ray {theirs}, but the service has Ray {ours}: {fix}"
     try:
         facts: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
         their_python = facts.get("pythonVersion") or facts.get("python_version")
@@ -35,8 +39,5 @@ def version_mismatch(dashboard: Dashboard) -> str | None:
         their_python = None
     our_python = platform.python_version()
     if their_python is not None and str(their_python).split(".")[:2] != our_python.split(".")[:2]:
-        return (
-            f"{dashboard.url} has Python {their_python}, but the service has Python {our_python}: install the same version in both, "
-            "for example with one image for the service and all nodes"
-        )
+        return f"{dashboard.url} has Python {their_python}, but the service has Python {our_python}: {fix}"
     return None

@@ -13,7 +13,7 @@ from tuner.cluster.jobs import JobStatus, RayJobs
 from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
-from tuner.cluster.versions import RayUnfit, version_mismatch
+from tuner.cluster.versions import IN_BOTH, START_AGAIN, RayUnfit, version_mismatch
 from tuner.domain.time import NS, Instant
 from tuner.settings import Settings
 
@@ -122,7 +122,7 @@ class RayCluster:
         if self._known_head is None or not self._head.alive():
             self._known_head = self._head.find_or_start()
             before, self._dashboard = self._dashboard, self._head.dashboard(self._known_head)
-            self._nodes = (0.0, [])
+            self._nodes, self._fit_at = (0.0, []), None
             if before is not None:
                 before.close()
         self._watch.keep(self._known_head)
@@ -135,14 +135,15 @@ class RayCluster:
         return alive_nodes
 
     def check_fit(self) -> None:
-        """Check the versions of the cluster that the settings name, at most once every `FIT_FRESH_S` seconds.
+        """Check the cluster's versions at most once every `FIT_FRESH_S` seconds.
 
-        A local head is not checked, because it runs from the service's own installation.
+        A local head may have another version, too: it outlives an upgrade while jobs run.
         """
         looked_at, now = self._fit_at, time.monotonic()
-        if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
+        if looked_at is not None and now - looked_at < FIT_FRESH_S:
             return
-        if (why := version_mismatch(self._open())) is not None:
+        fix = IN_BOTH if self._head is None else START_AGAIN
+        if (why := version_mismatch(self._open(), fix)) is not None:
             raise RayUnfit(why)
         self._fit_at = now
 

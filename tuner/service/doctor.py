@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tuner.checkpoints.storage import Storage
 from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
+from tuner.cluster.head import LocalHead
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
-from tuner.cluster.versions import RayUnfit, ray_of, version_mismatch
+from tuner.cluster.versions import IN_BOTH, START_AGAIN, RayUnfit, ray_of, version_mismatch
 from tuner.database.database import Connection, Database, knows_revision, newest_revision
 from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import DAY_NS, Instant, rfc3339, system_now
@@ -59,13 +60,14 @@ class Diagnosis:
 
 
 def examine(settings: Settings) -> Diagnosis:
-    """Check the key, home directory, database, storage, Ray token, node types and, if TUNER_RAY_ADDRESS is set, the cluster.
+    """Check the key, home directory, database, storage, Ray token, node types and cluster.
+
+    A cluster that the service starts itself is checked only while it runs.
 
     The checks write a file to the storage and remove it again. They create the folder of a local storage if it is missing.
     """
     parts = [of_key, of_home, of_database, of_storage, of_token, of_node_types]
-    if settings.ray_address:
-        parts.append(of_ray)
+    parts.append(of_ray if settings.ray_address else of_local_ray)
     return Diagnosis(tuple(check for part in parts for check in part(settings)))
 
 
@@ -326,11 +328,30 @@ def of_node_types(settings: Settings) -> Iterator[PartCheck]:
     )
 
 
+def of_local_ray(settings: Settings) -> Iterator[PartCheck]:
+    """Check the version of the local Ray of this home, if it runs."""
+    local = LocalHead(settings.home)
+    if (head := local.running()) is None:
+        return
+    with contextlib.closing(local.dashboard(head)) as dashboard:
+        try:
+            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard, START_AGAIN)
+        except TunerError as error:
+            fix = "start the service: it replaces a local Ray that does not answer"
+            yield _check("ray", error.detail.splitlines()[0], fix)
+            return
+    yield _check(
+        "ray",
+        wrong or f"{head.dashboard_url} has Ray {theirs}",
+        "jobs wait until this is fixed" if wrong else "",
+    )
+
+
 def of_ray(settings: Settings) -> Iterator[PartCheck]:
     url = dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
         try:
-            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard)
+            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard, IN_BOTH)
             workers = [node for node in nodes(dashboard) if node.alive and node.cpus]
         except TunerError as error:
             fix = "start Ray, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
