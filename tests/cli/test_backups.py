@@ -44,6 +44,8 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
     assert "--replace" in refused.stderr
     restore_result = operator("restore", file, "--replace")
     assert restore_result.exit_code == 0, restore_result.output
+    database = f"sqlite:///{operator.folder}/home/tuner.db"
+    assert restore_result.stdout.splitlines()[0] == f"database: {database}", "root may have another home"
     for word in (
         job,
         later,
@@ -62,6 +64,7 @@ def test_json_output_of_backup_and_restore_is_complete(operator: Operator) -> No
     made = json.loads(operator("backup", file, "--json").stdout)
     assert (made["file"], made["kind"], made["jobs"]) == (file, "sqlite", 1)
     restored = json.loads(operator("restore", file, "--replace", "--json").stdout)
+    assert restored["database"] == f"sqlite:///{operator.folder}/home/tuner.db"
     assert [paused_job["id"] for paused_job in restored["paused"]] == [job]
     assert restored["taken_at"] == made["taken_at"]
     operator.service.database.dispose()

@@ -18,22 +18,28 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sqlite:///{tmp_path}/tuner.db"
 
 
-@pytest.mark.usefixtures("url")
-def test_migrate_prints_the_revisions_before_and_after() -> None:
+def test_migrate_prints_the_database_and_its_revisions_before_and_after(url: str) -> None:
+    """Without TUNER_HOME, root would migrate a database in root's own home."""
     result = CliRunner().invoke(app, ["migrate"])
     assert result.exit_code == 0
-    assert result.stdout == f"the database was empty, and is at {newest_revision()}\n"
+    assert result.stdout == f"database: {url}\nthe database was empty, and is at {newest_revision()}\n"
     again = CliRunner().invoke(app, ["migrate", "--json"])
-    assert json.loads(again.stdout) == {"before": newest_revision(), "after": newest_revision()}
+    assert json.loads(again.stdout) == {
+        "database": url,
+        "before": newest_revision(),
+        "after": newest_revision(),
+    }
 
 
-@pytest.mark.usefixtures("url")
-def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
+def test_migrate_downgrades_to_a_given_revision(url: str, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     with made_up.known(tmp_path / "newer"):
         assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
         result = CliRunner().invoke(app, ["migrate", "--to", "0028"])
-        assert result.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
+        assert result.stdout.splitlines() == [
+            f"database: {url}",
+            f"the database was at revision {made_up.REVISION}, and is at 0028",
+        ]
         again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
         assert again.exit_code == 1
         assert "'0022' is not a revision before 0028; the earlier revisions: none" in again.stderr

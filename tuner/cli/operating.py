@@ -74,7 +74,7 @@ def _backed_up(answer: BackedUp) -> str:
 
 def _restored(answer: Restored) -> str:
     were = "job was restored to its" if answer.jobs == 1 else "jobs were restored to their"
-    lines = [f"{answer.jobs:,} {were} state at {answer.taken_at}"]
+    lines = [f"database: {answer.database}", f"{answer.jobs:,} {were} state at {answer.taken_at}"]
     if answer.revision_before != answer.revision:
         lines.append(f"the database was migrated from revision {answer.revision_before} to {answer.revision}")
     if answer.kept:
@@ -303,5 +303,8 @@ def _findings(answer: Diagnosis) -> Table:
 
 def _migrated(answer: Migrated) -> str:
     if answer.before == answer.after:
-        return f"the database is up to date, at revision {answer.after}"
-    return f"the database was {'empty' if answer.before is None else f'at revision {answer.before}'}, and is at {answer.after}"
+        change = f"the database is up to date, at revision {answer.after}"
+    else:
+        before = "empty" if answer.before is None else f"at revision {answer.before}"
+        change = f"the database was {before}, and is at {answer.after}"
+    return f"database: {answer.database}\n{change}"

@@ -126,6 +126,7 @@ FUTURE_NS = 5 * 60 * NS
 class Restored:
     """The result of a restore."""
 
+    database: str  #: URL of the restored database without passwords.
     taken_at: str  #: When the backup was made.
     version: str  #: Version of tuner that made the backup.
     revision_before: str  #: Schema revision of the backup.
@@ -189,6 +190,7 @@ def restore(
     finally:
         database.dispose()
     return Restored(
+        database.address,
         rfc3339(about.taken_at),
         about.tuner,
         about.revision,

@@ -47,6 +47,7 @@ class StorageWatch(PeriodicService):
 class Migrated:
     """The revisions of the database schema before and after a migration."""
 
+    database: str  #: URL of the database without passwords.
     before: str | None  #: Revision before the migration; None if the database was empty.
     after: str | None  #: Revision after the migration.
 
@@ -63,7 +64,7 @@ def migrate(settings: Settings) -> Migrated:
     try:
         before = database.revision()
         database.migrate()
-        return Migrated(before, database.revision())
+        return Migrated(database.address, before, database.revision())
     finally:
         database.dispose()
 
@@ -91,6 +92,6 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
                 f"a service uses this database: {led_by}; stop all services first, and wait for three seconds"
             )
         database.downgrade(to)
-        return Migrated(before, database.revision())
+        return Migrated(database.address, before, database.revision())
     finally:
         database.dispose()
