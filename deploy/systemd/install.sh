@@ -9,6 +9,7 @@ prefix=${PREFIX:-/opt/tuner}
 extras=${EXTRAS:-s3,gpu,postgresql}
 units=${UNITS:-/etc/systemd/system}
 settings=${SETTINGS:-/etc/tuner}
+programs=${PROGRAMS:-/usr/local/bin}
 
 "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "Python 3.11 or newer is needed: name it with PYTHON=/path/to/python3.11" >&2
@@ -24,5 +25,7 @@ install -d -m 0750 -g tuner "$settings"
 test -e "$settings/tuner.env" || install -m 0600 "$source/deploy/systemd/tuner.env" "$settings/tuner.env"
 install -m 0644 "$source/deploy/digits.yaml" "$prefix/trainables/digits.yaml"
 sed "s|/opt/tuner|$prefix|g" "$source/deploy/systemd/tuner.service" >"$units/tuner.service"
+sed "s|/opt/tuner|$prefix|g" "$source/deploy/systemd/tuner-admin" >"$programs/tuner-admin"
+chmod 0755 "$programs/tuner-admin"
 systemctl daemon-reload
 echo "installed in $prefix; settings are in $settings/tuner.env"

@@ -1,5 +1,6 @@
 """Read the files of deploy/ as the programs that use them do."""
 
+import configparser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,3 +25,12 @@ def scripts() -> list[Path]:
 def labels_of(words: str) -> dict[str, str]:
     """Return the labels of `--labels=a=b,c=d`."""
     return dict(pair.split("=", 1) for pair in words.removeprefix("--labels=").split(","))
+
+
+def unit(path: Path) -> configparser.SectionProxy:
+    """Return the section `[Service]` of a unit of systemd."""
+    # Keys such as Environment may occur several times.
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(path)
+    return parser["Service"]

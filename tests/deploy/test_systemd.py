@@ -1,6 +1,5 @@
 """systemd accepts the units. They start existing commands and sandbox the service."""
 
-import configparser
 import json
 import os
 import re
@@ -13,20 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.files import DEPLOY, ROOT
-from tools.checks.blocks import CONSOLE, blocks, commands, words_of
+from tests.deploy.files import DEPLOY, ROOT, unit
+from tools.checks.blocks import CONSOLE, PROGRAMS, blocks, commands, words_of
 from tuner.settings import Settings
 
 FOLDER = DEPLOY / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
-
-
-def unit(path: Path) -> configparser.SectionProxy:
-    # Keys such as Environment may occur several times.
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(path)
-    return parser["Service"]
 
 
 def startable(path: Path, folder: Path) -> Path:
@@ -109,21 +100,19 @@ def test_home_is_the_writable_state_directory() -> None:
     assert "PrivateTmp" not in service_unit
 
 
-@pytest.mark.parametrize("name", ["docs/upgrading.md", "deploy/systemd/README.md"])
-def test_documented_commands_for_the_server_use_its_home(name: str) -> None:
+@pytest.mark.parametrize("name", ["docs/upgrading.md", "docs/backup.md", "deploy/systemd/README.md"])
+def test_documented_commands_for_the_server_use_the_settings_of_the_service(name: str) -> None:
     """Otherwise they would act on the database in the home of the user who calls them."""
-    service_unit = unit(FOLDER / "tuner.service")
-    prefix = f"sudo -u {service_unit['User']} TUNER_HOME=/var/lib/{service_unit['StateDirectory']} "
     of_server = [
         line
         for block in blocks(ROOT / name)
         if block.language in CONSOLE and ("systemctl" in block.text or "install.sh" in block.text)
         for line in commands(block)
-        if Path(words_of(line)[0]).name == "tuner"
+        if Path(words_of(line)[0]).name in PROGRAMS
     ]
     assert len(of_server) >= 1
     for line in of_server:
-        assert line.startswith(prefix + "/opt/tuner/bin/tuner "), line
+        assert line.startswith("sudo tuner-admin "), line
 
 
 def test_settings_of_the_example_file_are_valid() -> None:

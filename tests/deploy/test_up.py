@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.deploy.clouds import CLOUDS, PROGRAMS, REGIONS, WORDS, made, program, scratch, up
+from tests.deploy.files import unit
 from tests.deploy.manifests import KUBECTL, the
 from tests.deploy.stand_ins import Answers, Scratch
 from tuner.cluster import nodes as its
@@ -288,8 +289,9 @@ def server(folder: Path, *, there: bool) -> dict[str, str]:
     wrapper = folder / "bin/install"
     wrapper.write_text(f'#!/bin/bash\nexec /usr/bin/install "${{@/#tuner/{os.getgid()}}}"\n')
     wrapper.chmod(0o755)
-    (folder / "units").mkdir()
-    names = {"PREFIX": "opt", "UNITS": "units", "SETTINGS": "etc"}
+    for name in ("units", "programs"):
+        (folder / name).mkdir()
+    names = {"PREFIX": "opt", "UNITS": "units", "SETTINGS": "etc", "PROGRAMS": "programs"}
     return {"PYTHON": "python3.11", **{name: str(folder / subfolder) for name, subfolder in names.items()}}
 
 
@@ -308,6 +310,28 @@ def test_install_creates_user_program_unit_and_settings(tmp_path: Path) -> None:
     assert f"WorkingDirectory={tmp_path}/opt/trainables" in unit
     assert (tmp_path / "opt/trainables/digits.yaml").exists(), "what the README submits"
     assert (tmp_path / "etc/tuner.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_tuner_admin_runs_the_installed_program_as_the_service_runs(tmp_path: Path) -> None:
+    """Otherwise `tuner-admin doctor` would check other settings than those of the service."""
+    env = server(tmp_path, there=True)
+    sandbox = Scratch(tmp_path)
+    sandbox.run("deploy/systemd/install.sh", env=env)
+    sandbox.called()
+    sandbox.stand_in("systemd-run", (("refused", 3, ""),))
+    for words, status in ((["bill", "a job", "--json"], 0), (["refused"], 3)):
+        sandbox.run("../programs/tuner-admin", *words, status=status)
+        ((_, *called),) = sandbox.called()
+        number = called.index(f"{tmp_path}/opt/bin/tuner")
+        assert called[number + 1 :] == words
+        assert {"--pipe", "--wait"} <= set(called[:number])
+        service = unit(tmp_path / "units/tuner.service")
+        assert set(called[:number]) >= {
+            f"--uid={service['User']}",
+            f"--gid={service['Group']}",
+            f"--setenv=TUNER_HOME=/var/lib/{service['StateDirectory']}",
+            *(f"--property={key}={service[key]}" for key in ("EnvironmentFile", "WorkingDirectory", "UMask")),
+        }
 
 
 def test_installation_has_no_files_of_another_version(tmp_path: Path) -> None:

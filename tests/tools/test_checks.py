@@ -98,6 +98,11 @@ EXAMPLES = [
         1,
         "`sudo -u a TUNER_HOME=/b /opt/tuner/bin/tuner bill JOB --euro`: No such option: --euro",
     ),
+    (
+        "```console\nsudo tuner-admin bills\n```",
+        1,
+        "`sudo tuner-admin bills`: the command `tuner bills` does not exist",
+    ),
     ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
     ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
     (

@@ -29,6 +29,7 @@ from pathlib import Path
 from tools.checks import ROOT
 
 CONSOLE = {"console", "sh", "bash", "shell"}
+PROGRAMS = ("tuner", "tuner-admin")  # tuner-admin is tuner with the settings of a server (deploy/systemd).
 TEXT = {"", "text", "csv", "diff", "promql", "mermaid"}
 LANGUAGES = CONSOLE | TEXT | {"python", "yaml", "json"}
 # The languages that fit each mark; None if all do.
@@ -151,7 +152,7 @@ def commands(block: Block) -> list[str]:
 
 
 def words_of(line: str) -> list[str]:
-    """Split a line as the shell does, up to a pipe or a redirection, without `sudo -u USER` and variables before the program."""
+    """Split a line as the shell does, up to a pipe or a redirection, without `sudo`, its `-u USER` and variables before the program."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|>;&")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -159,8 +160,8 @@ def words_of(line: str) -> list[str]:
         if set(word) <= set("|>;&"):
             break
         words.append(word)
-    if words[:2] == ["sudo", "-u"]:
-        words = words[3:]
+    if words[:1] == ["sudo"]:
+        words = words[3 if words[1] == "-u" else 1 :]
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
     return words

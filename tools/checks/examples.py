@@ -26,6 +26,7 @@ from tools.checks.blocks import (
     CONSOLE,
     LANGUAGES,
     MARKS,
+    PROGRAMS,
     Block,
     InvalidBlock,
     blocks,
@@ -150,7 +151,7 @@ def command(line: str, root: Path) -> bool:
         Wrong: The command, an option or a value does not exist.
     """
     program, *words = words_of(line)
-    if Path(program).name == "tuner":
+    if Path(program).name in PROGRAMS:
         _tuner(words)
     elif program == "make":
         targets = re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(), re.MULTILINE)
