@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.files import DEPLOY, ROOT, unit
+from tests.deploy.stand_ins import Scratch
 from tools.checks.blocks import CONSOLE, PROGRAMS, blocks, commands, words_of
 from tuner.settings import Settings
 
@@ -113,6 +114,27 @@ def test_documented_commands_for_the_server_use_the_settings_of_the_service(name
     assert len(of_server) >= 1
     for line in of_server:
         assert line.startswith("sudo tuner-admin "), line
+
+
+@pytest.mark.parametrize("changes", ["migrate", "--to"])
+def test_documented_upgrade_stops_if_its_backup_fails(changes: str, tmp_path: Path) -> None:
+    """Each backup has another name, because `tuner backup` overwrites no file."""
+    (block,) = [
+        block
+        for block in blocks(ROOT / "docs/upgrading.md")
+        if "install.sh" in block.text and ("--to" in block.text) == (changes == "--to")
+    ]
+    scratch = Scratch(tmp_path)
+    env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    for status in (0, 1):
+        scratch.stand_in("git")
+        scratch.stand_in("sudo", (("backup", status, ""),))
+        subprocess.run(["bash", "-c", block.text], env=env, stdin=subprocess.DEVNULL, check=False)
+        called = scratch.called()
+        assert any(changes in words for words in called) == (status == 0)
+        assert ("git" in {words[0] for words in called}) == (status == 0)
+        (file,) = [words[-1] for words in called if "backup" in words]
+        assert re.search(r"-\d{4}-\d\d-\d\d-\d{4}\.backup$", file)
 
 
 def test_settings_of_the_example_file_are_valid() -> None:
