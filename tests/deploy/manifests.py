@@ -1,7 +1,9 @@
 """The manifests of deploy/kubernetes as kustomize builds them, and a validator for each kind."""
 
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,19 @@ def built(overlay: str) -> list[Manifest]:
     made = subprocess.run(
         [KUBECTL, "kustomize", FOLDER / overlay], capture_output=True, text=True, check=True
     )
+    return list(yaml.safe_load_all(made.stdout))
+
+
+@cache
+def built_with_backup(overlay: str) -> list[Manifest]:
+    """Return the output of kustomize for an overlay that includes the component `backup`, as docs/backup.md says."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copytree(FOLDER, Path(folder) / "kubernetes")
+        kustomization = copy / "overlays" / overlay / "kustomization.yaml"
+        kustomization.write_text(kustomization.read_text() + "components: [../../backup]\n")
+        made = subprocess.run(
+            [KUBECTL, "kustomize", kustomization.parent], capture_output=True, text=True, check=True
+        )
     return list(yaml.safe_load_all(made.stdout))
 
 

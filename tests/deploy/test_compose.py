@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests import postgres
-from tests.deploy.files import DEPLOY, labels_of
+from tests.deploy.files import DEPLOY, ROOT, labels_of
+from tools.checks.blocks import blocks, commands
 from tuner.cluster import nodes as its
 from tuner.settings import Settings
 
@@ -201,3 +203,24 @@ def test_mounted_files_exist(services: dict[str, Any]) -> None:
     assert len(mounts) == 4
     for path in mounts:
         assert Path(path).exists(), path
+
+
+def test_documented_backup_and_restore_use_existing_services_and_the_mounted_folder(
+    services: dict[str, Any],
+) -> None:
+    lines = [
+        shlex.split(line)[2:]
+        for block in blocks(ROOT / "docs/backup.md")
+        for line in commands(block)
+        if line.startswith("docker compose ")
+    ]
+    assert {words[0] for words in lines} == {"run", "stop", "restart", "start", "exec"}
+    for verb, *words in lines:
+        if verb == "run":
+            (_, folder) = words[words.index("--volume") + 1].split(":")
+            words = words[words.index("--volume") + 2 :]
+            program, command, file, *_ = words[1:]
+            assert (program, command in ("backup", "restore")) == ("tuner", True)
+            assert Path(file).parent == Path(folder)
+            assert {"TUNER_STORAGE", "TUNER_DATABASE_URL_FILE"} <= services[words[0]]["environment"].keys()
+        assert words[0] in services

@@ -3,6 +3,7 @@
 import copy
 import os
 import runpy
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,19 @@ import pytest
 import yaml
 
 from tests.deploy.files import CONSTRAINTS, ROOT
-from tests.deploy.manifests import FOLDER, OVERLAYS, built, check, groups, pods, the, written
+from tests.deploy.manifests import (
+    FOLDER,
+    KUBECTL,
+    OVERLAYS,
+    built,
+    built_with_backup,
+    check,
+    groups,
+    pods,
+    the,
+    written,
+)
+from tools.checks.blocks import blocks
 from tuner.cluster import nodes as its
 from tuner.domain.money import Price
 from tuner.planning.catalogue import Catalogue
@@ -306,3 +319,55 @@ def test_backup_makes_room_first_and_keeps_the_newest(tmp_path: Path) -> None:
 
     assert run(range(34)) == list(range(31)), "those older than thirty days are gone"
     assert run(range(40, 50)) == list(range(40, 47)), "the newest seven are kept at any age"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_restore_has_the_backups_and_the_settings_of_the_service(overlay: str) -> None:
+    among = built_with_backup(overlay)
+    restore = the("CronJob", "tuner-restore", among)["spec"]
+    assert restore["suspend"] is True
+    pod = restore["jobTemplate"]["spec"]["template"]["spec"]
+    service = the("Deployment", "tuner", among)["spec"]["template"]["spec"]
+    (container,), (of_service,) = pod["containers"], service["containers"]
+    assert container["envFrom"] == of_service["envFrom"], "the storage, in which it looks for checkpoints"
+    assert pod["serviceAccountName"] == service["serviceAccountName"], "the role for the storage"
+    assert container["image"] == of_service["image"]
+    backup = the("CronJob", "tuner-backup", among)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["volumes"] == backup["volumes"]
+    check(the("CronJob", "tuner-restore", among), VERSIONS[0])
+
+
+def test_documented_restore_gets_the_name_of_its_backup(tmp_path: Path) -> None:
+    """The Job is made as `kubectl create job --from` makes it, which needs a cluster, and the documented pipe sets the name."""
+    (pipe,) = [
+        line
+        for block in blocks(ROOT / "docs/backup.md")
+        for line in block.text.replace("|\n", "|").splitlines()
+        if "--from cronjob/tuner-restore" in line
+    ]
+    _, set_env, apply = (shlex.split(part) for part in pipe.split("|"))
+    assert apply == ["kubectl", "-n", "tuner", "apply", "-f", "-"]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "tuner-restore"},
+        "spec": the("CronJob", "tuner-restore", written())["spec"]["jobTemplate"]["spec"],
+    }
+    made = subprocess.run(
+        [KUBECTL, *set_env[1:]], input=yaml.safe_dump(job), capture_output=True, text=True, check=True
+    )
+    manifest = yaml.safe_load(made.stdout)
+    check(manifest, VERSIONS[0])
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    (tmp_path / "tuner").write_text('#!/bin/sh\necho "$*"\n')
+    (tmp_path / "tuner").chmod(0o755)
+    words = [*container["command"], *(word.replace("/backups", str(tmp_path)) for word in container["args"])]
+
+    def run() -> "subprocess.CompletedProcess[str]":
+        environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **env}
+        return subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+
+    assert (run().returncode, run().stderr) == (1, "set BACKUP to one of these files:\ntuner\n")
+    (tmp_path / env["BACKUP"]).touch()
+    assert run().stdout == f"restore {tmp_path}/{env['BACKUP']} --replace\n"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import Manifest, built, templates, the
+from tests.deploy.manifests import Manifest, built, built_with_backup, templates, the
 
 HERE = "tuner"
 # A pod with our labels in another user's namespace.
@@ -74,12 +74,13 @@ def test_only_ray_nodes_reach_ray_and_only_the_service_its_dashboard(overlay: st
 
 
 def test_only_the_pods_that_need_them_reach_database_and_storage() -> None:
-    connections = set(reached(built("overlays/trial")))
+    connections = set(reached(built_with_backup("trial")))
     assert {connection for connection in connections if connection[1] == "database"} == {
-        (source, "database", 5432) for source in ("tuner", "tuner-migrate", "head")
+        (source, "database", 5432)
+        for source in ("tuner", "tuner-migrate", "tuner-backup", "tuner-restore", "head")
     }
     assert {connection for connection in connections if connection[1] == "storage"} == {
-        (source, "storage", 9000) for source in ("tuner", "bucket", *NODES)
+        (source, "storage", 9000) for source in ("tuner", "bucket", "tuner-restore", *NODES)
     }
 
 
