@@ -15,11 +15,13 @@ from tests.copies import copy_job
 from tests.fakes import FakeService
 from tuner.database.ledger_tables import accounts, holds
 from tuner.database.tables import reports
+from tuner.domain.errors import Unavailable
 from tuner.domain.ledger import Account
 from tuner.domain.money import Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.service import metrics_snapshot
+from tuner.service.cluster_meter import ClusterMeter
 from tuner.service.ledger_audit import Audit
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import (
@@ -33,6 +35,7 @@ from tuner.service.metrics_snapshot import (
     spent,
     watched,
 )
+from tuner.service.reconciler import Reconciler
 from tuner.simulator.world import Faults
 from tuner.store import exports, jobs, totals
 from tuner.store.totals import Running
@@ -253,6 +256,17 @@ class TestAudit:
 
     def test_correct_ledger_has_no_violations(self, service: FakeService, job: str) -> None:
         assert self.audited(service) == {}
+
+    def test_error_of_another_step_does_not_prevent_the_audit(
+        self, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: object) -> None:
+            raise Unavailable("the meter failed")
+
+        monkeypatch.setattr(ClusterMeter, "measure", fail)
+        with pytest.raises(Unavailable, match="the meter failed"):
+            Reconciler(service).one_pass()
+        assert service.health.checked_at is not None
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -60,17 +60,23 @@ class Reconciler(PeriodicService):
             Unavailable: The database does not answer.
             Fenced: Another service became the leader during the pass.
         """
-        if (term := self._service.leading.term()) is not None:
-            with self._service.database.read() as db:
-                waiting, alerting = budget_waits.projects(db), shared_budgets.projects(db)
-            for project in waiting:
-                self._resume_waiting(self._service.of(project), term)
-            for project in alerting:
-                self._record_alerts(self._service.of(project), term)
-            self.webhooks.send_due(term)
-            self._meter.measure()
-            self._service.health.reconciler_at = self._service.now()
-        self._audit.some()
+        try:
+            if (term := self._service.leading.term()) is not None:
+                self._work_of_the_leader(term)
+        finally:
+            # An error of another step must not prevent the audit.
+            self._audit.some()
+
+    def _work_of_the_leader(self, term: Term) -> None:
+        with self._service.database.read() as db:
+            waiting, alerting = budget_waits.projects(db), shared_budgets.projects(db)
+        for project in waiting:
+            self._resume_waiting(self._service.of(project), term)
+        for project in alerting:
+            self._record_alerts(self._service.of(project), term)
+        self.webhooks.send_due(term)
+        self._meter.measure()
+        self._service.health.reconciler_at = self._service.now()
 
     def _resume_waiting(self, service: Service, term: Term) -> None:
         """Resume the project's jobs that are paused because a shared budget was used up, if their shared budgets have room now.
