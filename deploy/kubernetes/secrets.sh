@@ -2,7 +2,8 @@
 # Print the secrets that the manifests refer to, for `kubectl apply -f -`: new keys and tokens, and the database's URL.
 #   secrets.sh                         for the PostgreSQL and the storage of overlays/trial
 #   DATABASE_URL=… secrets.sh          for an existing database: postgresql://user:password@host:5432/name?sslmode=require
-# Run it only once, because each run generates new secrets. To change only the database's URL: kubectl -n tuner edit secret tuner.
+# Run it only once, because each run generates new secrets. To change one of them, run `kubectl -n tuner edit secret tuner` and then
+# `kubectl -n tuner rollout restart deployment/tuner`, because running services keep the old values. README.md says what else is needed.
 set -eu
 secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 password=$(secret)

@@ -44,6 +44,19 @@ def test_files_contain_no_secret_values() -> None:
                 assert value.strip("\"'").startswith("$") or "$(" in value, (path, value)
 
 
+def test_services_are_restarted_wherever_a_secret_is_changed() -> None:
+    """Running services keep the values with which they started."""
+    places = [
+        (path, text[edit.end() :])
+        for path, text in texts()
+        for edit in re.finditer("edit secret tuner", text)
+    ]
+    assert {path.name for path, _ in places} == {"README.md", "secrets.sh"}
+    for path, rest in places:
+        next_command = rest[rest.index("kubectl") :]
+        assert next_command.startswith("kubectl -n tuner rollout restart deployment/tuner"), path
+
+
 def test_scripts_pass_shellcheck_and_are_executable() -> None:
     paths = scripts()
     completed = subprocess.run([BIN / "shellcheck", *paths], capture_output=True, text=True, check=False)
