@@ -1,5 +1,6 @@
 """Settings from the environment: read once when a process starts, immutable, and passed to the code that needs them."""
 
+import ipaddress
 import os
 import re
 import secrets
@@ -303,6 +304,14 @@ def _reachable(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine's loopback interface."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _names(text: str) -> tuple[str, ...]:

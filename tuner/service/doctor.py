@@ -1,7 +1,6 @@
 """Check that the settings, database, storage and cluster allow the service to accept jobs, and say how to fix each fault."""
 
 import contextlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -22,7 +21,7 @@ from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import DAY_NS, Instant, rfc3339, system_now
 from tuner.service.cluster import Cluster
 from tuner.service.leading import ROLE
-from tuner.settings import Settings, release
+from tuner.settings import Settings, is_loopback, release
 from tuner.store import access, launches, leadership
 from tuner.store.copies import HALF_RESTORED, RESTORE_AGAIN, is_half_restored
 
@@ -177,13 +176,6 @@ def warn_of_open_home(settings: Settings) -> None:
     for check in of_home(settings):
         if not check.ok:
             log.warning("%s; %s", check.seen, check.fix)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[PartCheck]:
