@@ -68,6 +68,17 @@ def test_completions_start_with_the_typed_text(done: str, waiting: str) -> None:
     assert completed("tuner best nothing") == []
 
 
+def test_completion_uses_no_proxy_for_a_service_on_this_machine(
+    done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy would get the key."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert completed(f"tuner best {done[:-1]}") == [done]
+
+
 def test_trial_ids_are_completed_for_the_given_job(done: str) -> None:
     assert "trial_00000" in completed(f"tuner trial {done} trial_0000")
     assert "trial_00000" in completed(f"tuner train {done} --trial trial_0000")

@@ -133,6 +133,24 @@ def test_silent_stream_is_reported_and_resumed(
     assert all(notice >= began for notice in notices if isinstance(notice, datetime))
 
 
+@pytest.mark.parametrize("is_awaited", [False, True], ids=["answers", "is awaited"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "tuner.example.com"])
+def test_proxy_gets_no_request_and_no_key_for_a_service_on_this_machine(
+    service: Service, monkeypatch: pytest.MonkeyPatch, host: str, is_awaited: bool
+) -> None:
+    monkeypatch.setattr("tuner.client.follow.PAUSE_S", 0.01)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with listening(Service()) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
+        url = f"http://{host}:{service.server_port}"
+        events = list(both(url, "key", transport=None, is_awaited=is_awaited).events("job_1"))
+    assert [(event.type, event.data, event.id) for event in events] == EVENTS
+    asked = {"service": bool(service.last_event_ids), "proxy": bool(proxy.last_event_ids)}
+    assert asked == {"service": host != "tuner.example.com", "proxy": host == "tuner.example.com"}
+
+
 def stored(service: Service, folder: Path) -> None:
     """Let the service send a checkpoint of 70,000 bytes."""
     (folder / "work").mkdir()

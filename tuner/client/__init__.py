@@ -18,7 +18,7 @@ from tuner.client.calls import Calls
 from tuner.client.follow import Event as Event
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError
-from tuner.client.http import AsyncHttp, BlockingHttp, address, unreachable
+from tuner.client.http import AsyncHttp, BlockingHttp, address, direct, unreachable
 from tuner.client.job import AsyncJob as AsyncJob
 from tuner.client.job import Job as Job
 from tuner.client.trial import AsyncTrial as AsyncTrial
@@ -51,7 +51,11 @@ class Client(Calls, Blocking):
         self.url, headers = address(url, api_key, project)
         try:
             self._sync = httpx2.Client(
-                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport,
+                mounts=direct(self.url),
             )
         except httpx2.InvalidURL as error:
             raise unreachable(self.url, error) from error
@@ -95,7 +99,11 @@ class AsyncClient(Calls, Awaiting):
         self.url, headers = address(url, api_key, project)
         try:
             http = httpx2.AsyncClient(
-                base_url=self.url, headers=headers, timeout=timeout_s, transport=transport
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport,
+                mounts=direct(self.url),
             )
         except httpx2.InvalidURL as error:
             raise unreachable(self.url, error) from error

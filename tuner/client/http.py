@@ -14,7 +14,7 @@ import httpx2
 from tuner.client.bridge import Items
 from tuner.domain.text import did_you_mean
 from tuner.schemas.base import Answer, FieldProblem, Problem
-from tuner.settings import Settings, visible
+from tuner.settings import Settings, is_loopback, visible
 
 
 class MachineOptions(TypedDict, total=False):
@@ -131,6 +131,15 @@ def address(url: str | None, api_key: str | None, project: str | None = None) ->
     if project:
         headers["Tuner-Project"] = project
     return Address((url or settings.url).rstrip("/"), headers)
+
+
+def direct(url: str) -> dict[str, None]:
+    """Return the `mounts` with which an HTTP client uses no proxy, if the service is on this machine. Otherwise return {}.
+
+    HTTP_PROXY is for other machines: its proxy would get the key, and cannot reach the loopback interface of this machine.
+    """
+    schemes = ("http://", "https://", "all://") if is_loopback(httpx2.URL(url).host) else ()
+    return dict.fromkeys(schemes)
 
 
 def quoted(name: str) -> str:
