@@ -500,6 +500,6 @@ def test_slow_suggestions_delay_neither_messages_nor_requests(
     assert isinstance(last, ev.Suggested)
     record, its = JobRecord(list(enumerate(events, 1))), loop_config(job.concurrency)
     replay = check(
-        record, job.spec, lambda: sampler_for(job.spec), rate=its.rate, concurrency=its.concurrency
+        record, job.spec, lambda _: sampler_for(job.spec), rate=its.rate, concurrency=its.concurrency
     )
     assert (replay.difference, replay.events) == (None, len(events))

@@ -18,7 +18,7 @@ from tuner.domain.objective import Fidelity
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.driver.replay import Difference, Fold, JobRecord, Replayed, check, compare
+from tuner.driver.replay import Difference, Fold, JobRecord, Replayed, Samplers, check, compare
 from tuner.driver.warm_starts import WarmStarts
 from tuner.simulator.world import NONE, Faults, SimulatedRun
 from tuner.tuning.samplers import sampler_for
@@ -49,11 +49,17 @@ def record_of(run: SimulatedRun) -> JobRecord:
     return JobRecord(list(enumerate(tables.events, 1)), trials, tables.job[:2])
 
 
-def replayed(run: SimulatedRun, record: JobRecord | None = None, **more: Any) -> Replayed:
+def samplers_of(job: JobSpec) -> Samplers:
+    return lambda _: sampler_for(job)
+
+
+def replayed(
+    run: SimulatedRun, record: JobRecord | None = None, samplers: Samplers | None = None, **more: Any
+) -> Replayed:
     return check(
         record or record_of(run),
         run.spec,
-        lambda: sampler_for(run.spec),
+        samplers or samplers_of(run.spec),
         rate=run.loop_config.rate,
         concurrency=run.loop_config.concurrency,
         **more,
@@ -356,6 +362,24 @@ def test_warm_start_from_a_job_without_a_record_is_not_checked() -> None:
     }
 
 
+def test_each_launch_is_replayed_with_the_sampler_of_its_rules() -> None:
+    """The sampler of the newer rules has another seed, so its first answer differs."""
+    run = ran(spec("0.02", sampler="random"), faults=Faults(driver_restart=0.03))
+    record = record_of(run)
+    first, *later = numbers(record, ev.Launched)
+    launched = dict(record.events)[first]
+    assert isinstance(launched, ev.Launched)
+    mixed = changed(record, first, replace(launched, rules=ev.RULES - 1))
+    algorithm = replace(run.spec.algorithm, seed=run.spec.algorithm.seed + 1)
+    newer = replace(run.spec, algorithm=algorithm)
+
+    replay = replayed(run, mixed, lambda rules: sampler_for(newer if rules == ev.RULES else run.spec))
+    assert replay.difference is not None
+    assert replay.difference.code == "answer"
+    assert replay.difference.number == min(n for n in numbers(record, ev.Suggested) if n > later[0])
+    assert replayed(run, mixed).difference is None
+
+
 # Other policies
 
 
@@ -363,7 +387,7 @@ def compared(run: SimulatedRun, **algorithm: str) -> Replayed:
     other = replace(run.spec, algorithm=replace(run.spec.algorithm, **algorithm))  # type: ignore[arg-type]
     record = record_of(run)
     folds = [
-        Fold(job, sampler_for(job), record.events, rate=run.loop_config.rate, concurrency=1)
+        Fold(job, samplers_of(job), record.events, rate=run.loop_config.rate, concurrency=1)
         for job in (run.spec, other)
     ]
     return compare(record, *folds)

@@ -11,7 +11,7 @@ sampler from the state just before the answer.
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,6 +33,8 @@ from tuner.tuning.state import PUBLIC, State
 Answer = ev.Suggested | ev.Predicted
 Question = do.Suggest | do.Predict
 AttemptEvent = ev.Reported | ev.Refused | ev.AttemptEnded
+Samplers = Callable[[int], Sampler]
+"""Return a new sampler of the job that follows the given version of the decision rules (`tuner.domain.events.RULES`)."""
 Source = Callable[[ev.Inherited], tuple[Config, ev.Inherited] | None]
 """Return the configuration and the progress of an earlier job's trial, according to that job's record. None without such a record."""
 
@@ -123,7 +125,7 @@ class Fold:
 
     Args:
         spec: The job's spec, with the policy's scheduler and sampler.
-        sampler: A new sampler. None if its answers cannot be computed; the recorded answers are then used.
+        samplers: Returns the policy's sampler. None if its answers cannot be computed; the recorded answers are then used.
         events: All recorded events.
         rate: The rate with which the job's decisions estimate costs.
         concurrency: How many trials may run at once until an event sets another number. `Launched` events of older releases set none.
@@ -132,8 +134,8 @@ class Fold:
     def __init__(
         self,
         spec: JobSpec,
-        sampler: Sampler | None,
-        events: Iterable[tuple[int, ev.Event]],
+        samplers: Samplers | None,
+        events: Sequence[tuple[int, ev.Event]],
         *,
         rate: Rate,
         concurrency: int,
@@ -145,7 +147,11 @@ class Fold:
             if isinstance(event, ev.Suggested) and event.inherited is not None
         }
         warm_starts = _RecordedWarmStarts(recorded=inherited)
-        self._learner = None if sampler is None else Learner(spec, sampler, warm_starts)
+        versions = {event.rules for _, event in events if isinstance(event, ev.Launched)}
+        # One for each version of the rules in the record. All of them learn from all events, as a new driver does from those of earlier ones.
+        self._learners = {
+            rules: Learner(spec, samplers(rules), warm_starts) for rules in versions if samplers is not None
+        }
         # The commands whose answer has not been replayed yet. `Suggest` is kept separately, because a slow sampler answers it in a later turn.
         self.predictions: deque[do.Predict] = deque()
         self.suggestion: do.Suggest | None = None
@@ -167,18 +173,19 @@ class Fold:
 
         Call this once for each command, because a sampler can suggest each trial only once.
         """
-        if self._learner is None:
+        learner = self._learners.get(self.state.rules)
+        if learner is None:
             return None
         if isinstance(question, do.Predict):
-            return self._learner.predict(self.state, question.trial, at)
-        return self._learner.suggest(self.state, question.trial, at)
+            return learner.predict(self.state, question.trial, at)
+        return learner.suggest(self.state, question.trial, at)
 
     def apply(self, event: ev.Event) -> list[do.Command]:
         """Apply the next event with `decide`, and return the resulting commands."""
         self._close(event)
         self.state, commands = decide(self.state, event)
-        if self._learner is not None:
-            self._learner.learn(self.state, event)
+        for learner in self._learners.values():
+            learner.learn(self.state, event)
         for command in commands:
             match command:
                 case do.Begin(trial):
@@ -220,7 +227,7 @@ class Fold:
 def check(
     record: JobRecord,
     spec: JobSpec,
-    sampler: Callable[[], Sampler] | None,
+    samplers: Samplers | None,
     *,
     rate: Rate,
     concurrency: int,
@@ -232,14 +239,14 @@ def check(
     Args:
         record: The record of the job.
         spec: The job's spec.
-        sampler: Returns a new sampler of the job. None if the trials of earlier jobs from which it learned are gone. Its answers are then
+        samplers: Returns the job's sampler. None if the trials of earlier jobs from which it learned are gone. Its answers are then
             not checked.
         rate: The rate with which the job's decisions estimate costs.
         concurrency: How many trials may run at once until an event sets another number. `Launched` events of older releases set none.
         source: Looks up a trial of an earlier job that this job continued (warm start).
         may_continue: Called before each event. The replay ends early if it returns False.
     """
-    fold = Fold(spec, sampler and sampler(), record.events, rate=rate, concurrency=concurrency)
+    fold = Fold(spec, samplers, record.events, rate=rate, concurrency=concurrency)
     return _Check(record, fold, source, may_continue).run()
 
 

@@ -15,7 +15,7 @@ from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.space import Config
 from tuner.domain.text import did_you_mean
 from tuner.driver.replay import Difference as Difference
-from tuner.driver.replay import Fold, JobRecord, Replayed, Unchecked, check, compare
+from tuner.driver.replay import Fold, JobRecord, Replayed, Samplers, Unchecked, check, compare
 from tuner.service.bootstrap import Service
 from tuner.settings import release
 from tuner.store import job_record, launches
@@ -100,6 +100,9 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     size = row.spec.resources
     rate = row.offer.rate(size)
 
+    def samplers(spec: JobSpec) -> Samplers | None:
+        return None if gone else lambda _: sampler_for(spec, history)
+
     def may_continue() -> bool:
         return time.monotonic() < deadline
 
@@ -108,7 +111,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
         folds = [
             Fold(
                 spec,
-                None if gone else sampler_for(spec, history),
+                samplers(spec),
                 record.events,
                 rate=rate,
                 concurrency=row.concurrency,
@@ -120,7 +123,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     replay_result = check(
         record,
         row.spec,
-        None if gone else partial(sampler_for, row.spec, history),
+        samplers(row.spec),
         rate=rate,
         concurrency=row.concurrency,
         source=partial(_source, service, row.spec),
