@@ -45,6 +45,7 @@ from tuner.simulator.world import NONE, Faults, SimulatedRun, SpotMachines
 from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
 from tuner.store.queue import QueuePlaces
+from tuner.tuning.samplers import Sampler
 
 KEY = "tk_of_a_test"
 ENTRY = "trainables.digits_mlp:train"
@@ -340,6 +341,7 @@ def simulate(
     at: Instant = EPOCH,
     warm_starts: WarmStarts = NO_WARM_STARTS,
     journal: Callable[[Database, str, str, Instant], SimulatedSqlJournal] = SimulatedSqlJournal,
+    sampler: Callable[[], Sampler] | None = None,
 ) -> SimulatedRun:
     """Run a waiting job in the simulator, to its end or for `messages` messages, and write to the service's
     database.
@@ -348,6 +350,7 @@ def simulate(
         up_s: The periods in which the machines exist, as (start, end) in seconds. Each ends with a notice of 2 s.
             If it is None, the machines always exist.
         at: The time of the clock at the start.
+        sampler: Returns a new sampler of the job. If it is None, the sampler does not learn from earlier jobs.
     """
     with service.database.read() as db:
         row = jobs.get(db, job)
@@ -366,6 +369,7 @@ def simulate(
         warm_starts=warm_starts,
         journal=sql_journal,
         clock=_clock(at),
+        sampler=sampler,
     )
     if messages is None:
         run.run(turns_max=100_000)

@@ -17,6 +17,7 @@ from tests.service.passes import row_of
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.cli import render
 from tuner.database.tables import reports
+from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.records import INHERITED, WarmStartTrial
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
@@ -26,7 +27,7 @@ from tuner.service.cluster import import_path
 from tuner.service.replay import replay
 from tuner.simulator.world import Faults
 from tuner.store import jobs
-from tuner.store.warm_starts import find_warm_starts
+from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import sampler_for
 from tuner.worker.environment import code_digest
 
@@ -181,6 +182,23 @@ def test_replay_compares_a_continued_trial_with_the_earlier_job(
     difference = replay(service, other).replayed.difference
     assert difference is not None
     assert (difference.code, difference.trial) == ("warm_start", "trial_00000")
+
+
+@pytest.mark.parametrize("rules", [2, ev.RULES])
+def test_replay_learns_from_the_earlier_job_by_the_rules_of_the_launch(
+    service: FakeService, client: TestClient, source: str, monkeypatch: pytest.MonkeyPatch, rules: int
+) -> None:
+    """Before version 3, the scores of steps after the job's last step counted."""
+    monkeypatch.setattr(ev, "RULES", rules)
+    fidelity = {"unit": "epoch", "min": 1, "max": 2, "reduction_factor": 2}
+    algorithm = {"scheduler": "asha", "sampler": "tpe"}
+    job = fakes.submit(client, warm_start={"jobs": [source]}, fidelity=fidelity, algorithm=algorithm)
+    with service.database.read() as db:
+        spec = jobs.get(db, job).spec
+    history = past_trials(service.database, job, spec, rules=rules)
+    assert any(point.step > 2 for trial in history for point in trial.curve) is (rules == 2)
+    fakes.simulate(service, job, messages=40, sampler=lambda: sampler_for(spec, history))
+    assert replay(service, job).replayed.difference is None
 
 
 def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(

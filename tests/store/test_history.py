@@ -10,7 +10,7 @@ from tuner.database.database import Database
 from tuner.domain.events import Failed, Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, ZERO
-from tuner.domain.objective import Constraint, Objective
+from tuner.domain.objective import Constraint, Fidelity, Objective
 from tuner.domain.records import PastTrial, ReportRow
 from tuner.domain.space import Float, Space
 from tuner.domain.time import Instant
@@ -50,8 +50,8 @@ def submit(database: Database, new: JobSpec) -> None:
     create(database, jobs.NewJob(NEW, PROJECT, new, OFFER, 1, Instant(9)))
 
 
-def read(database: Database, new: JobSpec, *, limit: int = 1000) -> list[PastTrial]:
-    return warm_starts.past_trials(database, NEW, new, limit=limit)
+def read(database: Database, new: JobSpec, **more: int) -> list[PastTrial]:
+    return warm_starts.past_trials(database, NEW, new, **more)
 
 
 def past(*curve: tuple[int, float, int], lr: float = 0.5) -> PastTrial:
@@ -78,6 +78,22 @@ def test_reports_after_the_submission_are_ignored(database: Database) -> None:
     source.report(0, 2, 0.9)
     source.report(1, 1, 0.9)
     assert read(database, new) == [past((1, 0.1, 10))]
+
+
+def test_reports_after_the_last_step_of_the_new_job_are_ignored(database: Database) -> None:
+    """The best trials, too, are chosen by their scores up to this step."""
+    source = Source(database)
+    source.report(0, 2, 0.3)
+    source.report(0, 4, 0.1)
+    source.report(1, 2, 0.2)
+    source.report(1, 4, 0.9)
+    source.report(2, 4, 0.8)
+    new = warm(JOB, fidelity=Fidelity(max=3))
+    submit(database, new)
+    assert read(database, new) == [past((2, 0.3, 20)), past((2, 0.2, 20))]
+    assert read(database, new, limit=1) == [past((2, 0.3, 20))]
+    steps = [[step for step, _, _ in trial.curve] for trial in read(database, new, rules=2)]
+    assert steps == [[2, 4], [2, 4], [4]], "jobs of older rules learn the same as when they ran"
 
 
 def test_failure_counts_only_if_it_precedes_the_submission(database: Database) -> None:

@@ -18,8 +18,8 @@ Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
 #: The newest version of the decision rules. Version 0 are the rules of jobs that earlier releases launched. Since version 1, the repeats
 #: of a confirmation do not count as trials of the budget. Since version 2, a job that `stop.plateau` or `stop.worth` ended has new
-#: patience when it is resumed.
-RULES = 2
+#: patience when it is resumed. Since version 3, a warm start ignores reports after the new job's last step.
+RULES = 3
 
 
 @dataclass(frozen=True, slots=True)

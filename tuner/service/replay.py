@@ -5,7 +5,7 @@ This checks that the present code makes the recorded decisions, or shows where a
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from threading import BoundedSemaphore
 from typing import Any, get_args
 
@@ -96,12 +96,12 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     with database.read() as db:
         gone = job_record.incomplete_sources(db, row.id, row.spec)
         launch = launches.get(db, row.id)
-    history = [] if gone else past_trials(database, row.id, row.spec)
+    history = cache(partial(past_trials, database, row.id, row.spec))
     size = row.spec.resources
     rate = row.offer.rate(size)
 
     def samplers(spec: JobSpec) -> Samplers | None:
-        return None if gone else lambda _: sampler_for(spec, history)
+        return None if gone else lambda rules: sampler_for(spec, history(rules=rules))
 
     def may_continue() -> bool:
         return time.monotonic() < deadline

@@ -24,7 +24,7 @@ from tuner.database.tables import (
     trials,
     warm_starts,
 )
-from tuner.domain.events import Inherited
+from tuner.domain.events import RULES, Inherited
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Objective, violation
@@ -55,7 +55,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A trial's last report with a metric up to its job's cut-off event, and whether the trial had failed by then."""
+    """A trial's last report that counts for the new job, and whether the trial had failed by its job's cut-off event."""
 
     mark: Mark
     trial: str
@@ -86,8 +86,13 @@ def marks(db: Connection, job: str) -> list[Mark]:
     return [Mark(row.source, row.until_seq) for row in rows]
 
 
-def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS) -> list[PastTrial]:
+def past_trials(
+    database: Database, job: str, spec: JobSpec, *, limit: int = MAX_TRIALS, rules: int = RULES
+) -> list[PastTrial]:
     """Return the trials that the job learns from, ordered by source as the job names them, then by number.
+
+    Reports after the job's last step are ignored, and so are trials without an earlier one. The sampler would take their scores for
+    scores of the last step.
 
     Every call returns the same list. The reports are read page by page, because with SQLite's rollback journal no process can
     commit during a read. Reports up to the cut-off events do not change between the pages.
@@ -95,10 +100,12 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     Args:
         limit: How many trials to return at most. If there are more, half of the result are the best trials, feasible trials first. The
             other half are the remaining trials with the most steps.
+        rules: The version of the decision rules. Before version 3, reports of all steps count.
     """
+    last_step = spec.fidelity.max if rules >= 3 else None
     with database.read() as db:
         counted = marks(db, job)
-    ends = [end for mark in counted for end in _ends(database, mark, spec)]
+    ends = [end for mark in counted for end in _ends(database, mark, spec, last_step)]
     last = [(end.violation, end.score, end.step) for end in ends]
     chosen = [ends[i] for i in most_informative(last, limit)]
     curves: dict[tuple[str, str], tuple[ScorePoint, ...]] = {}
@@ -106,20 +113,24 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
         names = [end.trial for end in chosen if end.mark is mark]
         for first in range(0, len(names), TRIALS_PAGE):
             page = names[first : first + TRIALS_PAGE]
-            for trial, curve in _curves(database, mark, page, spec.objective):
+            for trial, curve in _curves(database, mark, page, spec.objective, last_step):
                 curves[mark.source, trial] = curve
     return [
         PastTrial(end.config, curves[end.mark.source, end.trial], end.failed, end.violation) for end in chosen
     ]
 
 
-def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
-    """Yield the last report with a metric of each trial whose configuration fits the job's search space, ordered by trial number.
+def _ends(database: Database, mark: Mark, spec: JobSpec, last_step: int | None) -> Iterator[_End]:
+    """Yield the last report with a metric, up to `last_step`, of each trial whose configuration fits the job's search space.
+
+    The trials are ordered by number.
 
     A trial is left out if this report lacks the metric of one of the job's constraints.
     """
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    if last_step is not None:
+        counts &= r.step <= last_step
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
     failed = ((t.state == "failed") & (t.seq <= mark.until_seq)).label("failed")
     query = (
@@ -140,10 +151,12 @@ def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
 
 
 def _curves(
-    database: Database, mark: Mark, names: Sequence[str], objective: Objective
+    database: Database, mark: Mark, names: Sequence[str], objective: Objective, last_step: int | None
 ) -> Iterator[tuple[str, tuple[ScorePoint, ...]]]:
     r = reports.c
     theirs = (r.job == mark.source) & r.trial.in_(names) & r.value.is_not(None)
+    if last_step is not None:
+        theirs &= r.step <= last_step
     query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
     with database.read() as db:
         rows = db.execute(query).all()
