@@ -288,6 +288,21 @@ def test_large_job_is_simulated_at_smaller_scale_with_the_same_cost() -> None:
     assert asha.rungs[-1].trials < 5
 
 
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_large_job_has_as_many_trials_on_free_machines_as_on_others(gpus: int) -> None:
+    """The job is simulated at a smaller scale and ends at its wall-clock limit."""
+    paid = question(usd="1000000", wall_clock_ns=100 * 3600 * NS)
+    paid = replace(paid, spec=replace(paid.spec, resources=Resources(1, gpus)))
+    (candidate,) = paid.candidates
+    offers = tuple(replace(offer, price=Price(0)) for offer in candidate.offers)
+    free = replace(paid, candidates=(replace(candidate, offers=offers),))
+    plans = [planner.plan(each, simulate) for each in (paid, free)]
+    assert plans[1].usd.expected == 0 < plans[0].usd.expected
+    assert plans[0].trials.expected > 100
+    assert plans[1].trials.expected == pytest.approx(plans[0].trials.expected, rel=0.02)
+    assert plans[1].gpu_hours.expected == pytest.approx(plans[0].gpu_hours.expected, rel=0.02)
+
+
 @pytest.mark.parametrize("usd", ["0.06", "0.5", "20"])
 def test_expected_trials_are_not_fewer_than_those_that_reach_the_first_rung(usd: str) -> None:
     plan = made(usd=usd, evidence=losses(), mode="min", scheduler="auto")

@@ -412,8 +412,9 @@ def grown(
 
     1. Multiply the trials, times and costs of each rung by `size`. A rung that at most one simulated trial reached is multiplied by at
        most the number of trials that the whole job is expected to bring to this rung.
-    2. Rescale all rungs and the number of trials so that the total cost is `size` times the cost of the simulated job. Skip this if the
-       simulated job ended because of its number of trials, its target or its plateau.
+    2. Rescale all rungs and the number of trials so that the total cost is `size` times the cost of the simulated job. If the machines cost
+       nothing, GPU time or else training time takes the place of the cost. Skip this if the simulated job ended because of its number of
+       trials, its target or its plateau.
     3. If a limit in dollars or GPU-hours ended the simulated job, correct the total: the whole job leaves the same amount of its budget
        unspent as the simulated job did, not `size` times as much.
 
@@ -436,14 +437,15 @@ def grown(
     rungs = _grown(outcome.rungs, factors)
     if outcome.reason not in ("trials", "target", "plateau"):
         # `left` is the unspent amount divided by the spent amount.
-        spent, left = total_of(rungs).usd.micro_usd, Fraction(0)
+        left = Fraction(0)
         paid, used_ms = outcome.cost.usd.micro_usd, outcome.cost.gpu_ms
         if outcome.reason == "budget_usd" and budget.usd is not None and paid:
             left = Fraction(budget.usd.micro_usd - paid, paid)
         elif outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and used_ms:
             left = Fraction(budget.gpu_ms - used_ms, used_ms)
-        whole = paid * (1 + left * (1 - 1 / size)) * size
-        by = whole / max(1, spent)
+        uses = zip(_use(rungs, total_of(rungs)), _use(outcome.rungs, outcome.cost), strict=True)
+        spent, simulated = next((pair for pair in uses if all(pair)), (1, 0))
+        by = simulated * (1 + left * (1 - 1 / size)) * size / spent
         rungs, trials = _grown(rungs, [by] * len(rungs)), round(trials * by)
     if budget.trials is not None:
         trials = min(trials, round(budget.trials * size))
@@ -456,6 +458,11 @@ def grown(
         rungs=rungs,
         preemptions=round(outcome.preemptions * size),
     )
+
+
+def _use(rungs: Sequence[RungUse], cost: Cost) -> tuple[int, int, int]:
+    """Return what rungs with this cost used: micro-dollars, GPU-milliseconds and nanoseconds of training."""
+    return cost.usd.micro_usd, cost.gpu_ms, sum(rung.train_ns for rung in rungs)
 
 
 def total_of(rungs: Sequence[RungUse]) -> Cost:
