@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import examples, spaces
 from tuner.domain.budget import Budget
+from tuner.domain.events import RULES
 from tuner.domain.job import Algorithm, JobSpec, SamplerName, StartPoint
 from tuner.domain.money import Money
 from tuner.domain.objective import Fidelity, Objective
@@ -130,6 +131,36 @@ def test_rebuilt_sampler_of_a_finite_space_repeats_the_same_suggestions(name: Sa
             assert again.suggest(number) == log[number]
             learn(again, number, log[number])
         assert again.suggest(len(log)) is None
+
+
+@pytest.mark.parametrize("rules", [3, RULES])
+def test_auto_suggests_no_configuration_of_a_large_finite_space_again(rules: int) -> None:
+    space, configs = Space({f"p{number}": Int(0, 3) for number in range(7)}), list[Config]()
+    spec = JobSpec(
+        "a", "m:f", Objective("x"), space, Budget(usd=Money(1)), algorithm=Algorithm(sampler="auto", seed=1)
+    )
+    sampler = sampler_for(spec, (), rules)
+    for number in range(60):
+        config = sampler.suggest(number)
+        assert config is not None
+        configs.append(config)
+        distance = sum((int(str(value)) - 2) ** 2 for value in config.values())
+        sampler.tell(number, 1, -float(distance), 10**9, at_rung=True)
+    repeats = len(configs) - len({str(config) for config in configs})
+    assert (repeats > 0) is (rules == 3), "jobs of older rules replay the repeats"
+
+
+def test_auto_leaves_tried_configurations_of_a_small_space_out_of_its_candidates() -> None:
+    """Before, a random configuration took the place of the best candidate if this one was tried already, which was nearly always so."""
+    space = Space({"a": Int(1, 20), "b": Int(1, 20)})
+    sampler, near = build("auto", space), 0
+    for number in range(52):
+        config = sampler.suggest(number)
+        assert config is not None
+        near += max(abs(int(str(value)) - 13) for value in config.values()) <= 3
+        distance = sum((int(str(value)) - 13) ** 2 for value in config.values())
+        sampler.tell(number, 1, -float(distance), 10**9, at_rung=True)
+    assert near > 15, "there are 49 such configurations"
 
 
 @pytest.mark.parametrize("name", NAMES)

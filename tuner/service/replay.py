@@ -101,7 +101,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
     rate = row.offer.rate(size)
 
     def samplers(spec: JobSpec) -> Samplers | None:
-        return None if gone else lambda rules: sampler_for(spec, history(rules=rules))
+        return None if gone else lambda rules: sampler_for(spec, history(rules=rules), rules)
 
     def may_continue() -> bool:
         return time.monotonic() < deadline

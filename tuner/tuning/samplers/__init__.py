@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tuner.domain.errors import Fault
+from tuner.domain.events import RULES
 from tuner.domain.job import JobSpec
 from tuner.domain.records import PastTrial, ScorePoint
 from tuner.domain.space import pointer_token
@@ -43,13 +44,14 @@ def known_results(spec: JobSpec) -> list[PastTrial]:
     ]
 
 
-def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
+def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = (), rules: int = RULES) -> Sampler:
     """Return the sampler of a job.
 
     `auto` is our model of learning curves (`model.py`), or TPE if the space has more than MODEL_DIMENSIONS dimensions.
 
     Args:
         history: Trials of earlier jobs that the sampler learns from.
+        rules: The version of the decision rules.
     """
     seed = spec.algorithm.seed
     history = [*history, *known_results(spec)]
@@ -63,7 +65,7 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
 
             fidelity = ladder(spec)
             steps = [] if fidelity.max is None else [*fidelity.rungs(), fidelity.max]
-            return ModelSampler(spec.space, seed, steps, history)
+            return ModelSampler(spec.space, seed, steps, history, repeats=rules < 4)
         case "auto" | "tpe" | "gp" | "cmaes" | "qmc":
             # Imported only here, because importing Optuna takes a second, and jobs with other samplers do not need it.
             from tuner.tuning.samplers.optuna import OptunaSampler

@@ -43,6 +43,7 @@ POINTS = 200  # scores that the model is conditioned on
 EVERYWHERE = POINTS // 2
 FIT_POINTS = 120
 REFIT_AT = 1.3  # the model is fitted again once it has 1.3 times as many rung reports as at the last fit
+KEY_DIGITS = 9  # features that agree to this many decimals are those of the same configuration
 FORECASTS = 400  # the largest number of trials with a forecast: the best by their newest score
 
 
@@ -61,16 +62,31 @@ class _Model:
 class ModelSampler:
     """Suggest configurations with a model of learning curves.
 
-    `steps` are the rungs and the last step. They are empty if trials have no maximum step.
+    In a finite space, the candidates that this job has tried, and those whose result the user gave, are left out, because the same
+    training would be paid again.
+
+    Args:
+        steps: The rungs and the last step. They are empty if trials have no maximum step.
+        repeats: Whether these candidates are not left out. The decision rules before version 4 need it.
     """
 
     def __init__(
-        self, space: Space, seed: int, steps: Sequence[int], history: Sequence[PastTrial] = ()
+        self,
+        space: Space,
+        seed: int,
+        steps: Sequence[int],
+        history: Sequence[PastTrial] = (),
+        *,
+        repeats: bool = False,
     ) -> None:
         self._seed = seed
         self._cube = UnitCube(space)
         self._random = RandomSampler(space, seed, history)
         self._curves = LevelScores(self._cube, steps, history)
+        self._skips_tried = space.size() is not None and not repeats
+        self._tried: dict[int, bytes] = {}  # the keys of these configurations, by trial number
+        for number in self._curves.given:
+            self._note_tried(number)
         self._gp: CurveGP | None = None
         self._fits: list[Data] = []
         self._fitted_at = 0
@@ -97,6 +113,11 @@ class ModelSampler:
         if config is not None:
             self._random.adopt(number, config)
             self._curves.add(number, config)
+            self._note_tried(number)
+
+    def _note_tried(self, number: int) -> None:
+        if self._skips_tried:
+            (self._tried[number],) = _keys(self._curves.features([number]))
 
     def tell(
         self,
@@ -181,8 +202,9 @@ class ModelSampler:
     def _candidate(self, number: int, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
         """Return the candidate with the best expected improvement per cost, among those with a predicted step time up to `step_s` seconds.
 
-        The cheapest candidates, a share of `CHEAPEST`, are always allowed, because `step_s` may be below the step time of all candidates. If
-        `at_random` is set, return the first allowed candidate instead of the best.
+        The cheapest candidates, a share of `CHEAPEST`, are always allowed, because `step_s` may be below the step time of all candidates.
+        Candidates that were tried before are left out, unless no other is left. If `at_random` is set, return the first allowed candidate
+        instead of the best.
         """
         from tuner.tuning.samplers.curve_gp import log_expected_improvement
 
@@ -190,8 +212,12 @@ class ModelSampler:
         points = self._candidates(number, rng)
         features = self._cube.features(points)
         cost = model.cost_weights[0] + features @ model.cost_weights[1:]
-        affordable = cost <= max(np.log(max(step_s, SHORTEST_S)), np.quantile(cost, CHEAPEST))
-        points, features, cost = points[affordable], features[affordable], cost[affordable]
+        allowed = cost <= max(np.log(max(step_s, SHORTEST_S)), np.quantile(cost, CHEAPEST))
+        if self._tried:
+            tried = set(self._tried.values())
+            untried = allowed & np.array([key not in tried for key in _keys(features)])
+            allowed = untried if untried.any() else allowed
+        points, features, cost = points[allowed], features[allowed], cost[allowed]
         if at_random:
             return self._cube.config(points[0])
         mean, deviation = model.gp.predict(features, self._curves.last_t, np.array([NOBODY]))
@@ -208,3 +234,8 @@ class ModelSampler:
             anywhere = rng.random((CANDIDATES, self._cube.parameters))
         past = self._curves.best_past(PAST_CANDIDATES)
         return np.vstack([anywhere, self._curves.points(past)]) if past else anywhere
+
+
+def _keys(features: Floats) -> list[bytes]:
+    """Return a key for each row of features. Equal configurations of a finite space have equal keys, in spite of rounding."""
+    return [row.tobytes() for row in np.round(features, KEY_DIGITS)]
