@@ -205,8 +205,8 @@ def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
     assert made(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
 
 
-def saved(saves: int, **bill: str) -> JobEvidence:
-    fixed = spec(market="spot", interval_ns=NS)
+def saved(saves: int, interval_s: int = 1, **bill: str) -> JobEvidence:
+    fixed = spec(market="spot", interval_ns=interval_s * NS)
     return evidence(measured_attempt(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
 
 
@@ -260,9 +260,10 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None
     assert usd("1.00") < advice.saves <= usd("2.00")
-    rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
+    rare = saved(2, 3600, train="8.00", lost="1.00", checkpoint="0.01")
     advice = made(checkpoint_interval(JobEvidence(**{**vars(rare), "risks": exposures})))
     assert advice.kind == "checkpoints_too_rare"
+    assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None
     assert usd("0") < advice.saves <= usd("1.00")
     often = saved(100_000, train="8.00", checkpoint="2.00")
@@ -274,6 +275,20 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     assert "SpotSafe" in never.change.how
     fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
     assert checkpoint_interval(JobEvidence(**{**vars(fine), "risks": exposures})) is None
+
+
+def test_interval_that_did_not_cause_the_saves_is_not_advised() -> None:
+    """Saves at rungs are frequent in spite of a long interval. Long steps make saves rare in spite of a short one."""
+    from tuner.domain.checkpointing import Hazard, InterruptionRisk
+
+    exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
+    often = saved(1000, 3600, train="8.00", checkpoint="2.00")
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(often), "risks": exposures})))
+    assert (advice.kind, advice.change.setting) == ("checkpoints_expensive", "fidelity.min")
+    whole = replace(often.spec, algorithm=Algorithm(scheduler="none"))
+    assert checkpoint_interval(JobEvidence(**{**vars(often), "spec": whole, "risks": exposures})) is None
+    rare = saved(2, 1, train="8.00", lost="1.00", checkpoint="0.01")
+    assert checkpoint_interval(JobEvidence(**{**vars(rare), "risks": exposures})) is None
 
 
 def test_repeated_setup_is_reported() -> None:

@@ -80,17 +80,20 @@ def _other_interval(
     evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool
 ) -> AdvisedChange | None:
     """Return the change that leads to better intervals between saves, or None if no setting does."""
-    fixed = evidence.spec.checkpoint.interval_ns
-    if fixed is None and too_expensive:
-        # `auto` already chooses the best interval, so the excess saves must come from pauses at rungs. Advise a higher first rung.
-        how = "each pause at a rung saves a checkpoint; with fewer rungs, trials pause less often"
-        return _higher_first_rung(evidence, how)
     if not saves:
         how = "no checkpoint became durable: let the trainable save, with SpotSafe or tune.report(..., checkpoint=...)"
-    else:
-        how = "or auto, which measures the saves and chooses the best interval" if fixed else ""
-    now = "auto" if fixed is None else f"{fixed / NS:g}s"
-    return AdvisedChange("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
+        return AdvisedChange("checkpoints of the trainable", "none", "every few minutes of training", how)
+    fixed, best_s = evidence.spec.checkpoint.interval_ns, max(1, best_ns // NS)
+    if too_expensive and (fixed is None or fixed >= best_s * NS):
+        # The interval is the best one already, or longer, so the excess saves must come from pauses at rungs. Advise a higher first rung.
+        how = "each pause at a rung saves a checkpoint; with fewer rungs, trials pause less often"
+        return _higher_first_rung(evidence, how)
+    if fixed is not None and not too_expensive and fixed <= best_s * NS:
+        return None  # the trainable saves more rarely than it may, for example because of long steps
+    how = "or auto, which measures the saves and chooses the best interval" if fixed else ""
+    return AdvisedChange(
+        "checkpoint.interval", "auto" if fixed is None else f"{fixed / NS:g}s", f"{best_s}s", how
+    )
 
 
 def _higher_first_rung(evidence: JobEvidence, how: str) -> AdvisedChange | None:
