@@ -29,7 +29,7 @@ from tests.planning.advising import (
 )
 from tests.strategies import examples
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, CheckpointPolicy, Resources, SchedulerName
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Resources, SchedulerName
 from tuner.domain.money import Money
 from tuner.domain.objective import Fidelity
 from tuner.domain.records import SelfTestRow
@@ -37,7 +37,7 @@ from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
 from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
-from tuner.planning.advice.evidence import AdviceFinding, JobEvidence, JobRegions
+from tuner.planning.advice.evidence import AdviceFinding, AdvisedChange, JobEvidence, JobRegions
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
     checkpoint_interval,
@@ -59,6 +59,7 @@ from tuner.planning.advice.resources import (
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.ranks import spearman
 from tuner.planning.scaling import MeasuredSize
+from tuner.tuning.rungs import rungs_of
 
 quick = examples(40)
 
@@ -531,6 +532,25 @@ def test_rank_correlation_equals_that_of_scipy(pairs: list[tuple[int, int]]) -> 
         assert ours == pytest.approx(spearmanr(advice, other).statistic)
 
 
+def with_change(job: JobSpec, change: AdvisedChange) -> JobSpec:
+    """Return the job after a change of its rungs."""
+    more = {name: int(step) for name, step in re.findall(r"fidelity\.(min|max): (\d+)", change.how)}
+    if change.setting == "fidelity.min":
+        more["min"] = int(change.then)
+    scheduler: Any = change.then if change.setting == "algorithm.scheduler" else job.algorithm.scheduler
+    fidelity = replace(job.fidelity, **more)
+    return replace(job, fidelity=fidelity, algorithm=replace(job.algorithm, scheduler=scheduler))
+
+
+@pytest.mark.parametrize("last", [9, None])
+def test_scheduler_that_is_advised_to_a_job_without_rungs_has_rungs(last: int | None) -> None:
+    job = spec(scheduler="none", fidelity=Fidelity(max=last))
+    advice = made(
+        pruned_too_late(evidence(measured_attempt(train="500.00"), job=job, curves=tuple(ranked(0.01))))
+    )
+    assert rungs_of(with_change(job, advice.change))[0] == 1
+
+
 SECONDS = st.none() | st.sampled_from([0, NS, 60 * NS, 3600 * NS]) | st.integers(0, 10**13)
 BYTES = st.none() | st.sampled_from([0, GIB, 10 * GIB]) | st.integers(0, 10**13)
 FACTS = st.fixed_dictionaries(
@@ -619,6 +639,26 @@ def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case
     known = [advice.saves for advice in answers if advice.saves is not None]
     assert known == sorted(known, reverse=True)
     assert [advice.saves is None for advice in answers] == sorted(advice.saves is None for advice in answers)
+
+
+@examples(150, gate=60)
+@given(
+    CASES,
+    st.sampled_from([0.01, 100.0]),
+    st.sampled_from(
+        [Fidelity(max=9), Fidelity(min=3, max=9), Fidelity(max=27), Fidelity(max=9, proxies={"size": (1, 2)})]
+    ),
+)
+def test_job_is_valid_after_each_advised_change_of_its_rungs(
+    case: JobEvidence, noise: float, fidelity: Fidelity
+) -> None:
+    job = replace(case.spec, fidelity=fidelity)
+    assert not job.faults()
+    last = fidelity.max or 0
+    for advice in findings(replace(case, spec=job, curves=tuple(ranked(noise, (1, 3, last))))):
+        for change in (advice.change, *advice.alternatives):
+            if change.setting in ("fidelity.min", "algorithm.scheduler"):
+                assert not with_change(job, change).faults()
 
 
 @quick

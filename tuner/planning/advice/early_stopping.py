@@ -1,6 +1,7 @@
 """Rules about the steps at which trials are compared.
 
-A step is judged by how well the ranks of trials at that step predict their ranks at the last step.
+A step is judged by how well the ranks of trials at that step predict their ranks at the last step. Jobs with proxies get no such advice:
+their metrics at different steps are not comparable, and another `fidelity.min` would need other values of the proxies.
 """
 
 import math
@@ -72,7 +73,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
     Trials are then stopped almost by chance, and their cost is wasted.
     """
     spec, rungs, last = evidence.spec, rungs_of(evidence.spec), last_step(evidence)
-    if last is None or not rungs:
+    if last is None or not rungs or spec.fidelity.proxies:
         return None
     rung, *later = rungs
     first = predicts(evidence.curves, rung, last)
@@ -118,7 +119,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     """Find trials that were stopped later than necessary, because an earlier step already predicts their final ranking."""
     spec, last = evidence.spec, last_step(evidence)
     whole, rungs = spec.algorithm.scheduler == "none", rungs_of(spec)
-    if last is None or not (whole or rungs):
+    if last is None or not (whole or rungs) or spec.fidelity.proxies:
         return None
     cut_at = last if whole else rungs[0]
     ranked = ((step, predicts(evidence.curves, step, last)) for step in earlier_steps(spec, last))
@@ -139,6 +140,12 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
         if whole
         else ("fidelity.min", str(spec.fidelity.min), str(step))
     )
+    how = "trials that will not be promoted then end earlier"
+    if whole:
+        # Without a last step, trials would have no rungs.
+        how = f"with fidelity.min: {step}" + (
+            f" and fidelity.max: {last}" if spec.fidelity.max is None else ""
+        )
     return AdviceFinding(
         kind="pruned_too_late",
         title=f"Step {step} already ranks trials like step {last}: rank correlation {rank.rho:.2f}",
@@ -150,10 +157,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
             "earlier_step": step,
             "trials_cut": len(cut),
         },
-        change=AdvisedChange(
-            *setting,
-            f"with fidelity.min: {step}" if whole else "trials that will not be promoted then end earlier",
-        ),
+        change=AdvisedChange(*setting, how),
         saves=min(evidence.spent, Money(saves)),
         saves_note="the cost, after that step, of the trials that were stopped or would have been stopped",
         verify="run both settings with the same budget and three seeds and compare the best metric, or replay the curves with `tuner simulate`",

@@ -99,11 +99,11 @@ def _other_interval(
 def _higher_first_rung(evidence: JobEvidence, how: str) -> AdvisedChange | None:
     """Return the change to a higher `fidelity.min`, at most the last step. Return None if the job has no rungs below its last step.
 
-    The scheduler `auto` chooses its own first rung, so the change is relative to that rung. A lower `fidelity.min` would have no effect.
+    Return None also if the job has proxies, because they have one value for each rung. The scheduler `auto` chooses its own first rung, so the change is relative to that rung. A lower `fidelity.min` would have no effect.
     """
     rungs = ladder(evidence.spec)
     is_whole = evidence.spec.algorithm.scheduler == "none"
-    if is_whole or rungs.max is None or rungs.min >= rungs.max:
+    if is_whole or rungs.proxies or rungs.max is None or rungs.min >= rungs.max:
         return None
     then = min(rungs.min * rungs.reduction_factor, rungs.max)
     return AdvisedChange("fidelity.min", str(evidence.spec.fidelity.min), str(then), how)
