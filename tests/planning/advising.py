@@ -77,6 +77,7 @@ def spec(
     market: Any = "on_demand",
     interval_ns: int | None = None,
     scheduler: Any = "asha",
+    sampler: Any = "auto",
     fidelity: Fidelity = Fidelity(min=1, max=9),
 ) -> JobSpec:
     return JobSpec(
@@ -87,7 +88,7 @@ def spec(
         Budget(usd=usd("100")),
         fidelity=fidelity,
         resources=Resources(cpus=cpus, gpus=gpus, market=market),
-        algorithm=Algorithm(scheduler=scheduler),
+        algorithm=Algorithm(scheduler, sampler),
         checkpoint=CheckpointPolicy(interval_ns=interval_ns),
     )
 

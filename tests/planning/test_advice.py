@@ -29,7 +29,7 @@ from tests.planning.advising import (
 )
 from tests.strategies import examples
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Resources, SchedulerName
+from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Resources, SamplerName, SchedulerName
 from tuner.domain.money import Money
 from tuner.domain.objective import Fidelity
 from tuner.domain.records import SelfTestRow
@@ -327,6 +327,26 @@ def test_idle_machines_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scheduler", "sampler", "settings"),
+    [
+        ("none", "auto", ["algorithm.sampler"]),
+        ("asha", "random", ["fidelity.min"]),
+        ("asha", "qmc", ["fidelity.min"]),
+        ("none", "grid", None),
+    ],
+)
+def test_idle_machines_are_reported_with_changes_that_may_help(
+    scheduler: SchedulerName, sampler: SamplerName, settings: list[str] | None
+) -> None:
+    idle = evidence(
+        measured_attempt(idle="1.00", train="4.00"), job=spec(scheduler=scheduler, sampler=sampler)
+    )
+    advice = idle_expensive(idle)
+    changes = [advice.change, *advice.alternatives] if advice else None
+    assert (changes and [change.setting for change in changes]) == settings
+
+
+@pytest.mark.parametrize(
     ("scheduler", "fidelity", "then"),
     [
         ("asha", Fidelity(min=1, max=9), "3"),
@@ -602,6 +622,7 @@ JOBS = st.builds(
     market=st.sampled_from(["on_demand", "spot_with_fallback"]),
     interval_ns=st.none() | st.just(60 * NS),
     scheduler=st.sampled_from(["asha", "auto", "none"]),
+    sampler=st.sampled_from(["auto", "random", "grid"]),
 )
 CASES = st.builds(
     evidence,
@@ -632,8 +653,10 @@ def test_findings_never_save_more_than_was_spent_and_have_evidence_and_text(case
         )
         assert any(value is not None for value in advice.evidence.values())
         assert advice.title
-        assert advice.change.setting
-        assert advice.change.then
+        for change in (advice.change, *advice.alternatives):
+            assert change.setting
+            assert change.then
+            assert change.now != change.then
         assert advice.saves_note
         assert advice.verify
     known = [advice.saves for advice in answers if advice.saves is not None]

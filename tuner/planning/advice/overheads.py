@@ -163,6 +163,12 @@ def _too_small_for_setup(
     enough = Money(ENOUGH * max(1, evidence.workers) * max(1, max(setups).micro_usd))
     if limit is not None and enough <= limit:
         return None
+    fewer_workers = AdvisedChange(
+        "resources.max_concurrent_trials",
+        str(evidence.concurrency),
+        str(evidence.spec.resources.pack),
+        "each worker imports the trainable's module, so fewer workers need fewer setups",
+    )
     return AdviceFinding(
         kind="setup_expensive",
         title=f"{float(part):.0%} of the money was spent on setting up trials, which left little for training",
@@ -173,14 +179,7 @@ def _too_small_for_setup(
             plain(enough.usd),
             f"pays for {ENOUGH} setups on each of {evidence.workers} workers",
         ),
-        alternatives=(
-            AdvisedChange(
-                "resources.max_concurrent_trials",
-                str(evidence.concurrency),
-                str(evidence.spec.resources.pack),
-                "each worker imports the trainable's module, so fewer workers need fewer setups",
-            ),
-        ),
+        alternatives=(fewer_workers,) if evidence.workers > 1 else (),
         saves=None,
         saves_note="the setup must be paid in any case, but it is a smaller share of a larger budget",
         verify="compare `setup` and `train` in the bills",
@@ -201,10 +200,11 @@ def _setup_figures(
 
 
 IDLE_EXPENSIVE_ABOVE = Fraction(1, 10)
+FAST_SAMPLERS = ("random", "grid", "qmc")  # they do not learn from results
 
 
 def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find jobs that spent too large a share of their money on idle machines."""
+    """Find jobs that spent too large a share of their money on idle machines, if later rungs or faster suggestions may help."""
     idle = spent_on(evidence.attempts, "idle")
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_EXPENSIVE_ABOVE:
@@ -213,10 +213,13 @@ def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         evidence,
         "a worker is idle between attempts and while it waits for decisions at rungs; with later rungs, both happen less often",
     )
-    sampler = AdvisedChange(
-        "algorithm.sampler", evidence.spec.algorithm.sampler, "random", "random suggestions take no time"
-    )
-    change, *alternatives = [sampler] if higher_rung is None else [higher_rung, sampler]
+    changes = [] if higher_rung is None else [higher_rung]
+    if (sampler := evidence.spec.algorithm.sampler) not in FAST_SAMPLERS:
+        how = "random suggestions take no time"
+        changes.append(AdvisedChange("algorithm.sampler", sampler, "random", how))
+    if not changes:
+        return None
+    change, *alternatives = changes
     return AdviceFinding(
         kind="idle_expensive",
         title=f"{float(part):.0%} of the money was spent on idle machines",
@@ -291,14 +294,14 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         [attempt for attempt in evidence.attempts if attempt.row.market == "spot"],
         evidence.demand,
     )
-    paid = spent_on(attempts)
+    paid, asked = spent_on(attempts), evidence.spec.resources.market
     lost = {
         (attempt.row.trial, attempt.row.attempt)
         for attempt in evidence.attempts
         if attempt.row.end in ("preempted", "lost")
     }
     losses = sum(attempt.row.end in ("preempted", "lost") for attempt in attempts)
-    if demand is None or not losses or not paid.micro_usd:
+    if asked == "on_demand" or demand is None or not losses or not paid.micro_usd:
         return None
     interrupted, on_demand = 0, 0
     for attempt in attempts:
@@ -323,7 +326,7 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=AdvisedChange(
             "resources.market",
-            evidence.spec.resources.market,
+            asked,
             "on_demand",
             "or another region or machine type with fewer preemptions",
         ),
