@@ -21,6 +21,7 @@ from tuner.domain.job import (
     SamplerName,
     SchedulerName,
     StartPoint,
+    TrialLimits,
 )
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Mode, Objective
@@ -398,6 +399,20 @@ def test_too_short_wall_clock_limit_gives_a_warning() -> None:
     assert plan.in_time.met == 0
     assert plan.finish_seconds.high <= 600
     assert any("does not finish within 600 s" in warning for warning in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        (TrialLimits(max_duration_ns=60 * NS), "stop.trial.max_duration"),
+        (TrialLimits(patience=3, max_cost_micro_usd=1), "stop.trial.patience or stop.trial.max_cost_usd"),
+    ],
+)
+def test_plan_names_the_limits_of_trials_that_it_ignores(limits: TrialLimits, names: str) -> None:
+    asked = question()
+    plan = planner.plan(replace(asked, spec=replace(asked.spec, trial_limits=limits)), simulate)
+    assert [warning for warning in plan.warnings if f"because of {names};" in warning]
+    assert not [warning for warning in made().warnings if "stop.trial" in warning]
 
 
 def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:

@@ -261,6 +261,14 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield "the plan assumes that stop.worth does not end the job; if it does, the job costs less"
     if spec.confirm is not None:
         yield "the plan assumes that the part of the budget that confirm reserves is spent on the search"
+    if (limits := spec.trial_limits) is not None:
+        known = {
+            "patience": limits.patience,
+            "max_duration": limits.max_duration_ns,
+            "max_cost_usd": limits.max_cost_micro_usd,
+        }
+        names = " or ".join(f"stop.trial.{name}" for name, limit in known.items() if limit is not None)
+        yield f"the plan assumes that no trial stops because of {names}; trials that do are shorter, so the job may have more of them"
     if setting.paces.knows_curves:
         return
     if spec.objective.target is not None:
