@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -309,31 +310,42 @@ def test_overload_is_refused_with_503_and_streams_hold_no_slot(monkeypatch: pyte
     asyncio.run(tried())
 
 
+async def answer_late(scope: Scope, receive: Receive, send: Send, *, ends: asyncio.Event) -> None:
+    """Answer a request when its body is complete and `ends` is set. A request for `/v1/ignores` is answered without reading its body."""
+    if scope["path"] != "/v1/ignores":
+        await receive()
+    await ends.wait()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+def limited(ends: asyncio.Event) -> ASGIApp:
+    """Return an application with limits, which answers late. Starlette turns the exceptions of a refused request into answers."""
+    app = ExceptionMiddleware(partial(answer_late, ends=ends))
+    return ConcurrencyLimit(app, clients=Clients("key"))
+
+
+async def check_refused(request: tuple[asyncio.Task[None], list[Message]], status: int) -> None:
+    task, answered = request
+    async with asyncio.timeout(60):
+        await task
+    assert answered[0]["status"] == status
+    assert dict(answered[0]["headers"])[b"retry-after"] == b"2"
+
+
 def test_requests_without_their_bodies_do_not_make_the_service_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_WAITING", 2)
-    monkeypatch.setattr(limits, "MOST_ARRIVING", 3)
+    monkeypatch.setattr(limits, "MOST_WAITING", 4)
+    monkeypatch.setattr(limits, "MOST_ARRIVING_OF_CLIENT", 3)
 
     async def tried() -> None:
         ends, body = asyncio.Event(), asyncio.Event()
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await receive()
-            await ends.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-
-        door = ConcurrencyLimit(app, clients=Clients("key"))
+        door = limited(ends)
         arriving = [await room(door, body=body) for _ in range(3)]
-        refused, answered = await room(door, body=body)
-        await refused
-        assert answered[0]["status"] == 429
-        assert dict(answered[0]["headers"])[b"retry-after"] == b"2"
+        await check_refused(await room(door, body=body), 429)
         other, others_answer = await room(door, client="10.0.0.2")
         assert others_answer == [], "the request of another client is let through"
         body.set()
         await asyncio.sleep(0)
-        refused, answered = await room(door)
-        await refused
-        assert answered[0]["status"] == 503, "requests with complete bodies count as waiting"
+        await check_refused(await room(door), 503)  # requests with complete bodies count as waiting
         ends.set()
         await asyncio.gather(other, *(task for task, _ in arriving))
         for _ in range(4):
@@ -342,3 +354,68 @@ def test_requests_without_their_bodies_do_not_make_the_service_busy(monkeypatch:
             assert answered[0]["status"] == 200, "the slots are free again"
 
     asyncio.run(tried())
+
+
+def test_arriving_bodies_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each body takes memory, and a caller may have many addresses."""
+    monkeypatch.setattr(limits, "MOST_ARRIVING", 2)
+
+    async def tried() -> None:
+        ends, body = asyncio.Event(), asyncio.Event()
+        door = limited(ends)
+        arriving = [await room(door, client=f"10.0.0.{n}", body=body) for n in range(2)]
+        await check_refused(await room(door, client="10.0.0.2", body=body), 503)
+        bodyless, _ = await room(door, client="10.0.0.3")
+        ends.set()
+        await bodyless
+        body.set()
+        await asyncio.gather(*(task for task, _ in arriving))
+        task, answered = await room(door, client="10.0.0.2", body=body)
+        await task
+        assert answered[0]["status"] == 200, "the slots are free again"
+
+    asyncio.run(tried())
+
+
+def test_bodies_that_complete_together_do_not_exceed_the_limit_of_waiting_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MOST_WAITING", 2)
+
+    async def tried() -> None:
+        ends, body = asyncio.Event(), asyncio.Event()
+        door = limited(ends)
+        requests = [await room(door, body=body) for _ in range(3)]
+        body.set()
+        await check_refused(requests.pop(), 503)
+        ends.set()
+        await asyncio.gather(*(task for task, _ in requests))
+        assert [answered[0]["status"] for _, answered in requests] == [200, 200]
+
+    asyncio.run(tried())
+
+
+def test_requests_whose_bodies_are_not_read_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes without a request body, such as those that pause a job, read none."""
+    monkeypatch.setattr(limits, "MOST_WAITING", 3)
+    monkeypatch.setattr(limits, "MOST_ARRIVING_OF_CLIENT", 2)
+
+    async def tried() -> None:
+        ends, body = asyncio.Event(), asyncio.Event()
+        door = limited(ends)
+        requests = [await room(door, "/v1/ignores", body=body) for _ in range(3)]
+        assert [answered for _, answered in requests] == [[], [], []]
+        await check_refused(await room(door, "/v1/ignores", body=body), 503)
+        ends.set()
+        await asyncio.gather(*(task for task, _ in requests))
+
+    asyncio.run(tried())
+
+
+def test_refused_body_is_answered_with_the_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, status in (("MOST_ARRIVING", 503), ("MOST_ARRIVING_OF_CLIENT", 429)):
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, limit, 0)
+            refused = client.post("/v1/jobs", json=fakes.body())
+        check_problem(refused, status, "incomplete bodies", "retry in 2 s")
+        assert refused.headers["Retry-After"] == "2"

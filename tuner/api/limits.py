@@ -26,8 +26,9 @@ MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
 # Beyond 500 waiting requests, which are two or three seconds of work, a client is asked to retry after BUSY_S seconds.
 MOST_WAITING, BUSY_S = 500, 2
-# The bodies of one client that may arrive at the same time. Each of them may take 25 s and 1 MiB of memory.
-MOST_ARRIVING = 100
+# The bodies of one client, and of all clients, that may arrive at the same time. Each of them may take 25 s and the memory of the largest body,
+# which is 1 MiB, or TUNER_PACKAGE_MIB for a package.
+MOST_ARRIVING_OF_CLIENT, MOST_ARRIVING = 100, 500
 # The event streams of one client, and of all clients, that may be open at the same time.
 MOST_STREAMS_OF_CLIENT, MOST_STREAMS = 200, 1000
 # The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
@@ -228,14 +229,15 @@ class RateLimit:
 
 
 class ConcurrencyLimit:
-    """ASGI middleware that limits how many requests wait for an answer, and how many bodies of a client arrive at the same time.
+    """ASGI middleware that limits how many requests wait for an answer, and how many bodies arrive at the same time.
 
     - 503: `MOST_WAITING` answers have not begun. Without a limit, requests would wait longer and longer under overload, until clients give up
       before their answer.
-    - 429: `MOST_ARRIVING` bodies of the client are not complete.
+    - 429: `MOST_ARRIVING_OF_CLIENT` bodies of the client are arriving.
+    - 503: `MOST_ARRIVING` bodies of all clients are arriving.
 
-    A request waits for its answer only once its body is complete. Otherwise a client that sends headers without the bodies could make the
-    service refuse all requests.
+    A request does not wait for its answer while the service waits for its body. Otherwise a client that sends headers without the bodies could
+    make the service refuse all requests.
     """
 
     def __init__(self, app: ASGIApp, *, clients: Clients) -> None:
@@ -245,47 +247,54 @@ class ConcurrencyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
-            return
-        if len(self._waiting) >= MOST_WAITING:
-            detail = f"{MOST_WAITING} requests are already waiting for their answers: retry in {BUSY_S} s"
-            await _later(503, "Too busy", detail, BUSY_S)(scope, receive, send)
-            return
-        arriving = self._clients.name(scope) if _has_body(scope) else None
-        if arriving is not None and not self._arriving.take(arriving, MOST_ARRIVING):
-            detail = f"{MOST_ARRIVING} requests of this client have incomplete bodies: retry in {BUSY_S} s"
-            await _later(429, "Too many requests", detail, BUSY_S)(scope, receive, send)
-            return
-        await self._answer(arriving, scope, receive, send)
+        elif len(self._waiting) >= MOST_WAITING:
+            await _later(503, "Too busy", _busy(), BUSY_S)(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
 
-    async def _answer(self, arriving: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. `arriving` is the client whose slot it has until its body is complete, or None if it has no body."""
-        this = object()
-
-        def leave() -> None:
-            nonlocal arriving
-            if arriving is not None:
-                self._arriving.release(arriving)
-            arriving = None
-            self._waiting.discard(this)
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        this, client = object(), self._clients.name(scope)
+        is_complete, has_begun = not _has_body(scope), False
 
         async def receive_body() -> Message:
-            message = await receive()
-            if arriving is not None and not message.get("more_body", False):
-                leave()
-                self._waiting.add(this)
+            """Receive a part of the body. If the request is refused, raise HTTPException, which FastAPI turns into an answer."""
+            nonlocal is_complete
+            if is_complete:
+                return await receive()
+            self._take_slot(client)
+            self._waiting.discard(this)
+            try:
+                message = await receive()
+            finally:
+                self._arriving.release(client)
+                is_full = len(self._waiting) >= MOST_WAITING
+                if not has_begun:
+                    self._waiting.add(this)
+            is_complete = not message.get("more_body", False)
+            if is_complete and is_full and not has_begun:
+                raise _refused(503, _busy())
             return message
 
         async def forward(message: Message) -> None:
             # Once its answer has begun, a request does not count. A stream may last for hours.
-            leave()
+            nonlocal has_begun
+            has_begun = True
+            self._waiting.discard(this)
             await send(message)
 
-        if arriving is None:
-            self._waiting.add(this)
+        self._waiting.add(this)
         try:
             await self._app(scope, receive_body, forward)
         finally:
-            leave()
+            self._waiting.discard(this)
+
+    def _take_slot(self, client: str) -> None:
+        """Take one of the slots for arriving bodies. Raise HTTPException if none is free."""
+        if self._arriving.total() >= MOST_ARRIVING:
+            raise _refused(503, f"{MOST_ARRIVING} requests have incomplete bodies: retry in {BUSY_S} s")
+        if not self._arriving.take(client, MOST_ARRIVING_OF_CLIENT):
+            detail = f"{MOST_ARRIVING_OF_CLIENT} requests of this client have incomplete bodies: retry in {BUSY_S} s"
+            raise _refused(429, detail)
 
 
 class LimitedStream(StreamingResponse):
@@ -318,6 +327,14 @@ class LimitedStream(StreamingResponse):
 def _has_body(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+def _busy() -> str:
+    return f"{MOST_WAITING} requests are already waiting for their answers: retry in {BUSY_S} s"
+
+
+def _refused(status: int, detail: str) -> HTTPException:
+    return HTTPException(status, detail, headers={"Retry-After": str(BUSY_S)})
 
 
 def _later(status: int, title: str, detail: str, seconds: int) -> Response:

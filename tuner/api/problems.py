@@ -112,6 +112,8 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
         413: "The body is too large",
         416: "The range of bytes does not exist",
         422: "The request is not valid",
+        429: "Too many requests",
+        503: "Too busy",
     }
     detail, fields, headers = str(error.detail), list[FieldProblem](), dict(error.headers or {})
     if error.status_code == 422:
