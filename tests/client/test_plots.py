@@ -68,6 +68,20 @@ def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -
 
 
 @one_client
+def test_best_plot_of_a_running_job_does_not_run_backward(client: Both, done: str) -> None:
+    """The points include the part of running leases that is not posted. The spend of the job does not."""
+    from tuner.client.plots import PlotData, draw
+
+    job = client.job(done)
+    report = job.report()
+    unposted = report.model_copy(update={"spent_usd": report.best_curve[-1].spent_usd / 2})
+    (axes,) = draw(PlotData(job=job, report=unposted), ["best"]).axes
+    (line,) = [drawn_line for drawn_line in axes.lines if drawn_line.get_label() == "best so far"]
+    spent = list(line.get_xdata())
+    assert spent == sorted(spent)
+
+
+@one_client
 def test_plots_show_the_best_trial_that_satisfies_the_constraints(
     client: Both, service: FakeService, rest: TestClient
 ) -> None:

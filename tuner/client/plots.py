@@ -126,8 +126,10 @@ def draw_best(axes: Axes, data: PlotData) -> None:
     assert data.report is not None
     points = [(point.spent_usd, point.value) for point in data.report.best_curve]
     if points:
-        # The last point repeats the best metric, so that the line reaches the present.
-        spent, best = zip(*points, (data.report.spent_usd, points[-1][1]), strict=True)
+        # The last point repeats the best metric, so that the line reaches the present. Only the points include the part of running
+        # leases that is not posted, so the newest of them may lie beyond what the job has spent.
+        now_usd, newest = max(data.report.spent_usd, points[-1][0]), points[-1][1]
+        spent, best = zip(*points, (now_usd, newest), strict=True)
         axes.step(
             spent,
             best,
