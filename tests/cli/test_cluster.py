@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from tuner.cluster.processes import MARK
 
 ALIVE = KeptNode("spot-1", "abcdef12", "nobody", "spot", "local", 0.0162, 1, 0, "alive")
 STARTING = KeptNode("spot-2", "", "nobody", "spot", "local", 0.0162, 1, 0, "starting")
+
+
+def test_local_cluster_does_not_import_the_database() -> None:
+    """The import of SQLAlchemy takes half a second."""
+    code = "import sys, tuner.service.local_cluster; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.fixture

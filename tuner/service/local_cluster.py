@@ -175,8 +175,6 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
-    # The import takes a second, and `tuner cluster` does not need it.
-
     if not notice_ns:
         raise Conflict(
             "on the cluster that TUNER_RAY_ADDRESS names, this command only sends a notice and does not remove the machine: "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tuner.cluster import nodes as its
 from tuner.domain.errors import BadFile
@@ -11,7 +12,9 @@ from tuner.domain.offer import MARKET_LABEL, Offer, WorkerMachine
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
-from tuner.store.jobs import JobRow
+
+if TYPE_CHECKING:  # the import of SQLAlchemy takes half a second, and `tuner cluster` does not need it
+    from tuner.store.jobs import JobRow
 
 # On-demand list prices in us-east-1, from AWS's price list of 2026-07-20: one vCPU of an m7i, and one g6.xlarge (one L4) as the
 # price of a GPU.
@@ -84,7 +87,7 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> SourcedPric
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
 
 
-def share_price(settings: Settings, row: JobRow, kind: str | None, market: Market) -> SourcedPrice:
+def share_price(settings: Settings, row: "JobRow", kind: str | None, market: Market) -> SourcedPrice:
     """Return the price of one trial's share of a machine of the instance type `kind` on this market.
 
     The price is the lowest among the job's offers of this type on this market. If the job has no such offer, it is the on-demand
