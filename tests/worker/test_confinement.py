@@ -4,6 +4,7 @@ behind.
 
 import mmap
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -321,7 +322,7 @@ def test_last_result_does_not_wait_until_the_directory_of_the_attempt_is_removed
     assert not [
         path
         for path in driver.supervisor._scratch.path.iterdir()
-        if path.name.startswith(("attempt", "ended"))
+        if re.fullmatch(r"a\d+|ended-\d+", path.name)
     ]
 
 

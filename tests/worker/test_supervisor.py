@@ -1,6 +1,7 @@
 """Test a worker's supervisor with a real fork server and real children, but without a Ray cluster."""
 
 import os
+import re
 import threading
 import time
 from dataclasses import replace
@@ -155,7 +156,9 @@ def test_attempt_that_begins_late_leaves_the_directories_of_the_next_alone(
     assert attempt.staging.is_dir()
     assert os.path.isdir(os.readlink(f"/proc/{pid}/cwd"))
     assert driver.end("pause")["saved_step"] == 1
-    assert not [path for path in driver.supervisor._scratch.path.iterdir() if path.name.startswith("attempt")]
+    assert not [
+        path for path in driver.supervisor._scratch.path.iterdir() if re.fullmatch(r"a\d+", path.name)
+    ]
 
 
 def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
