@@ -292,6 +292,32 @@ def test_values_that_no_answer_can_have_are_dropped(search_space: object) -> Non
     assert described == Described("module:train")
 
 
+@pytest.mark.parametrize("depth", [33, 300, 930, 960, 2000])
+def test_deeply_nested_search_space_is_ignored(modules: Path, depth: int) -> None:
+    module = f"probed_deep_{depth}"
+    (modules / f"{module}.py").write_text(
+        f"SEARCH_SPACE = {{}}\nfor _ in range({depth} - 1):\n    SEARCH_SPACE = {{'a': SEARCH_SPACE}}\ndef train(config): ...\n"
+    )
+    assert probe.describe(f"{module}:train")["search_space"] is None
+    description = SubprocessProber().describe(f"{module}:train")
+    assert (description.error, description.search_space) == (None, None)
+
+
+@pytest.mark.parametrize("depth", [930, 960, 2000])
+def test_deeply_nested_answer_of_user_code_is_refused(modules: Path, depth: int) -> None:
+    """User code runs in the process that writes the answer, so it may write anything."""
+    module = f"probed_forging_{depth}"
+    (modules / f"{module}.py").write_text(
+        f"import os\ntext = b'{{\"doc\": ' + b'[' * {depth} + b']' * {depth} + b'}}'\n"
+        "for number in range(3, 20):\n"
+        "    try:\n        os.write(number, text)\n    except OSError:\n        pass\n"
+        "os._exit(0)\n"
+    )
+    described = SubprocessProber().describe(f"{module}:train")
+    assert described.search_space is None
+    assert not described.doc
+
+
 def test_oversized_search_space_is_ignored(modules: Path) -> None:
     (modules / "probed_huge.py").write_text("SEARCH_SPACE = {'a': 'x' * 3_000_000}\ndef train(config): ...\n")
     description = SubprocessProber().describe("probed_huge:train")

@@ -18,7 +18,7 @@ from tuner.domain.text import storable
 from tuner.domain.usage import count_of
 from tuner.service.cluster import import_path
 from tuner.worker import program
-from tuner.worker.limits import ProbeRequest, UserCodeLimits
+from tuner.worker.limits import MAX_LEVELS, ProbeRequest, UserCodeLimits
 from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
@@ -30,7 +30,6 @@ AT_ONCE = 4  # maximum number of probes at the same time, because each is a proc
 # answer requests. The wait has no shorter limit than the probe, because clients do not repeat a request for as long as an import may take.
 WAITING = 16
 MAX_CHARACTERS = 4000  # of each text of a description
-MAX_LEVELS = 32  # of nested values in a suggestion, as in the body of a request
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
         process.kill()
         process.communicate()
         return Described(entry, error=f"importing it takes more than {PROBE_TIMEOUT_S:.0f} s")
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):  # user code may have written the answer
         tail = (errors.strip() or "it printed nothing").splitlines()[-1]
         return Described(
             entry, error=f"importing it ended the process with status {process.returncode}: {tail}"[:2000]

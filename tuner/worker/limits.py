@@ -32,6 +32,7 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 OURS = "TUNER_USER_"  # prefix of variables that an operator sets for trainables
 PR_SET_NO_NEW_PRIVS = 38
+MAX_LEVELS = 32  # of nested values in a suggested search space or objective, as in the body of a request
 # The setting of malloc for a fork server: pages of 2 MiB. A fork copies the page tables of the server's heap, and the exit of the child
 # removes the copy. With large pages, both take 22 ms of processor time instead of 36 ms, if the server has imported PyTorch and Ray.
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"

@@ -20,7 +20,7 @@ from tuner.domain.space import SpaceRefused
 from tuner.domain.units import GIB
 from tuner.training.channel import message_at_import
 from tuner.worker.child import import_first_from, import_fix, load
-from tuner.worker.limits import ProbeRequest, excess, give_up_privileges
+from tuner.worker.limits import MAX_LEVELS, ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
     KILL_S,
     become_child,
@@ -112,12 +112,24 @@ def _is_packed(target: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a dictionary as plain JSON values. Return None if it is not a dictionary, not JSON, or above `MAX_SUGGESTED` characters."""
+    """Return a dictionary as plain JSON values.
+
+    Return None if it is not a dictionary, not JSON, above `MAX_SUGGESTED` characters, or nested deeper than `MAX_LEVELS`.
+    """
     try:
         text = json.dumps(value) if isinstance(value, dict) else "null"
+        plain = json.loads(text) if len(text) <= MAX_SUGGESTED else None
     except (TypeError, ValueError, RecursionError):
         return None
-    return json.loads(text) if len(text) <= MAX_SUGGESTED else None
+    return None if _is_too_deep(plain) else plain
+
+
+def _is_too_deep(value: Any, level: int = 1) -> bool:
+    """Return whether a JSON value is nested deeper than `MAX_LEVELS`. A deep value could exceed the recursion limit of the service."""
+    if level > MAX_LEVELS:
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(_is_too_deep(item, level + 1) for item in inner)
 
 
 def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
@@ -210,7 +222,7 @@ def answered(request: ProbeRequest) -> dict[str, Any]:
         return {"error": watch.failure}
     try:
         return dict(json.loads(watch.answer))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):  # user code may have written the answer
         error = f"importing the trainable ended the process with status {status}: {watch.last_line()}"
         return {"error": error[: MAX_TEXT // 2]}
 
