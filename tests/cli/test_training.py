@@ -76,6 +76,15 @@ def train(config):
         for step in run.steps():
             run.report(total=run.total_steps, rung=run.rung, size=run.fidelity("size"))
 """
+CHOOSES_GPUS = """
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "7"
+
+
+def train(config):
+    return {"gpu": int(os.environ["CUDA_VISIBLE_DEVICES"])}
+"""
 EXITS = """
 raise SystemExit(2)
 """
@@ -194,6 +203,19 @@ def test_code_that_parses_its_command_line_gets_no_arguments(folder: Path) -> No
     done = typed("tuner train parses:train --steps 3 --json", folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"] == {"acc": 0.5}
+
+
+def test_code_that_chooses_other_gpus_when_it_is_imported_is_told_that_they_were_restored(
+    folder: Path,
+) -> None:
+    (folder / "chooses.py").write_text(CHOOSES_GPUS)
+    done = typed("CUDA_VISIBLE_DEVICES=0 tuner train chooses:train --json", folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"] == {"gpu": 0}
+    assert (
+        "The module set CUDA_VISIBLE_DEVICES to '7' while it was imported. It was restored to '0'"
+        in done.stderr
+    )
 
 
 def test_code_that_ends_its_process_when_it_is_imported_is_refused_with_advice(folder: Path) -> None:

@@ -159,9 +159,6 @@ def _run(channel: Channel, package: str) -> None:
     except BaseException as error:
         _fail(channel, error, kind="import")
         return
-    if gpus_refused is not None:
-        with contextlib.suppress(Exception):  # user code may have closed its output
-            sys.stdout.write(f"{gpus_refused}\n")
     try:
         train(target, channel)
     except StopTraining:
@@ -217,7 +214,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def _restore_gpus(own: str | None) -> None:
-    """Restore the GPUs of this worker if user code has chosen others. Code may choose among those of the worker, or none."""
+    """Restore the GPUs of this process if user code has chosen others. Code may choose among those of the process, or none."""
     global gpus_refused
     chosen = os.environ.get(GPUS)
     if own is None or (chosen is not None and {*chosen.split(",")} <= {*own.split(","), "", "-1"}):
@@ -286,8 +283,12 @@ def import_fix(error: ModuleNotFoundError, entry: str) -> str:
 def train(target: Callable[..., Any], channel: Channel) -> None:
     """Run the attempt: an export, or a trainable, which may be a function, a class of Ray Tune or an Optuna objective.
 
-    User code may report in any of Ray Tune's ways. Its exceptions propagate.
+    User code may report in any of Ray Tune's ways. Its exceptions propagate. If the GPUs that its module chose were not accepted, say so in
+    its output.
     """
+    if gpus_refused is not None:
+        with contextlib.suppress(Exception):  # user code may have closed its output
+            sys.stdout.write(f"{gpus_refused}\n")
     begin = channel.begin
     if begin.kind == EXPORT_KIND:
         from tuner.worker.export_child import run_export  # imports torch, so only when needed
