@@ -155,39 +155,39 @@ class OtherRanks:
     def __init__(self, changed: threading.Condition, processes: AttemptProcesses, ends: RankEnds) -> None:
         self._changed, self._processes, self._ends = changed, processes, ends
 
-    def read(self, attempt: RunningAttempt, peer: RankProcess) -> None:
+    def read(self, attempt: RunningAttempt, process: RankProcess) -> None:
         """Receive messages until the channel closes or a message is invalid. Runs in the reader thread."""
         try:
             while True:
-                data = peer.channel.receive()
+                data = process.channel.receive()
                 with self._changed:
                     if attempt.state is None:
-                        self._receive(attempt, peer, parse(data, now_ns=time.monotonic_ns()))
+                        self._receive(attempt, process, parse(data, now_ns=time.monotonic_ns()))
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
                 self._processes.fail(
-                    attempt, endings.of_rank(peer.rank, endings.protocol_broken(str(invalid)))
+                    attempt, endings.of_rank(process.rank, endings.protocol_broken(str(invalid)))
                 )
         except (EOFError, OSError):
-            self.on_silence(attempt, peer)
+            self.on_silence(attempt, process)
 
-    def _receive(self, attempt: RunningAttempt, peer: RankProcess, message: ChildMessage) -> None:
+    def _receive(self, attempt: RunningAttempt, process: RankProcess, message: ChildMessage) -> None:
         """Act on a message of a rank other than 0.
 
         Only the end of the rank matters. The reply to a report or a question is always to continue: each step also needs rank 0, so this
         rank cannot train any further once rank 0 stops.
         """
-        peer.check(message)
+        process.check(message)
         match message:
             case ReportMessage() | AskMessage():
-                if not peer.channel.send(reply_message(stop=False, save=False)):
+                if not process.channel.send(reply_message(stop=False, save=False)):
                     raise InvalidMessage(REPLY_UNREAD)
             case EndedMessage():
-                peer.returned = True
+                process.returned = True
             case FailedMessage():
                 failure = endings.user_code_raised(message)
-                self._ends.raised(attempt, peer.rank, endings.of_rank(peer.rank, failure), message.at)
+                self._ends.raised(attempt, process.rank, endings.of_rank(process.rank, failure), message.at)
             case PhaseMessage() | SavedMessage() | SaveFailedMessage():
                 pass
 
