@@ -113,7 +113,8 @@ def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:
     """Return a mapping as plain data: an OrderedDict with its attributes, a defaultdict with its factory, and any other mapping as a dict.
 
-    A defaultdict whose factory is not a built-in type becomes a dict, too. The attributes are kept, because a model's state stores its version in an attribute.
+    A defaultdict whose factory is not a built-in type becomes a dict, too. An OrderedDict's attributes are kept, because a model's state
+    stores its version in an attribute.
     """
     items = {_key(key, at): packed(inner, f"{at}[{key!r}]", tensor) for key, inner in value.items()}
     if isinstance(value, defaultdict):

@@ -47,9 +47,8 @@ RAY_TRAINER = (
     "In the function, replace prepare_model with torch.distributed.init_process_group() and DistributedDataParallel"
 )
 
-gpus_refused: str | None = (
-    None  # why the GPUs that user code chose while it was imported were not accepted, or None
-)
+# Why the GPUs that user code chose while it was imported were not accepted. None if it chose none, or if they were.
+gpus_refused: str | None = None
 
 
 class NotTrainable(Exception):

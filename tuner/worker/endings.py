@@ -16,9 +16,9 @@ from tuner.worker.process_tree import descendants, is_tracker, kill, signal_name
 from tuner.worker.server_handle import ForkServer, SlotServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
-EXIT_GRACE_S = (
-    1.0  # how long an attempt that has ended waits for each of its child, its last messages and its artifacts
-)
+# The longest wait for the last messages of a process that has exited, and after an attempt has ended: for its starter, for its child to
+# exit, and for its artifacts after a notice.
+EXIT_GRACE_S = 1.0
 
 
 def failure(kind: str, message: str, *, error: str = "", traceback: str = "") -> FailureFields:
