@@ -272,6 +272,23 @@ def test_ended_job_with_unknown_later_spend_stays_within_its_budget(
     check_books(service)
 
 
+def test_job_that_was_being_cancelled_cannot_spend_its_budget_again(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """After the backup, the job may have spent the rest of its budget on exports."""
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=30)
+    assert client.post(f"/v1/jobs/{job}/cancel").json()["state"] == "running"
+    back_up(service, tmp_path / "b")
+    lose(service)
+    restore_report = put_back(service, tmp_path / "b")
+    assert (restore_report.paused, restore_report.lowered) == ((), (job,))
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert shown["state"] == "cancelled"
+    assert 0 < shown["spend"]["usd"] == shown["budget"]["usd"] < LIMIT_USD
+    check_books(service)
+
+
 def test_operator_knows_that_nothing_was_spent_after_the_backup(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:

@@ -2,9 +2,9 @@
 
 Jobs that had not ended are paused, and none of them resumes by itself. Their open holds are posted as spent, and all earlier
 drivers are fenced. If the accounts of the replaced database are known, each job's spend since the backup is posted. Otherwise a job may
-have spent all that was left of its budget, so the rest of its budget is subtracted. This applies to ended jobs, too, because they may have
-been resumed or exported. A tighter bound is not possible: after the backup, a user may have let more trials run at once, and attempts pay the
-price of the machines that they are given, which may exceed that of every offer of the job.
+have spent all that was left of its budget, so the rest of its budget is subtracted. This applies to jobs that had ended or were being
+cancelled, too, because they may have been resumed or exported. A tighter bound is not possible: after the backup, a user may have let more
+trials run at once, and attempts pay the price of the machines that they are given, which may exceed that of every offer of the job.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class RestoredRows:
 
     jobs: frozenset[str]
     paused: tuple[PausedJob, ...]
-    #: Ended jobs whose spend after the backup is not known. The rest of their budgets was subtracted.
+    #: Jobs that had ended or were being cancelled, and whose spend after the backup is not known. The rest of their budgets was subtracted.
     lowered: tuple[str, ...]
     checkpoints: tuple[CheckpointKey, ...]
 
@@ -116,14 +116,15 @@ def close(
         row, known = jobs.get(db, job), replaced.get(job)
         if known is None and nothing_spent:
             known = ledger.account(db, job)
-        if row.state in FINAL:
-            limit = row.budget.limit - _rest(row, ledger.account(db, job)) if known is None else known.limit
-            if _lower(db, row, limit) and known is None:
-                lowered.append(job)
-            continue
-        paused_job = _pause(db, row, taken_at, known)
-        if row.control_request != "cancel":
-            paused.append(paused_job)
+        limit = row.budget.limit - _rest(row, ledger.account(db, job)) if known is None else known.limit
+        has_ended = row.state in FINAL
+        if not has_ended:
+            paused_job = _pause(db, row, taken_at, known)
+            has_ended = row.control_request == "cancel"  # it is cancelled instead
+            if not has_ended:
+                paused.append(paused_job)
+        if _lower(db, row, limit) and has_ended and known is None:
+            lowered.append(job)
     _note_all(db, replaced, at)
     if db.dialect.name == "postgresql":
         db.execute(text("COMMENT ON TABLE launches IS NULL"))
@@ -164,13 +165,9 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None
     settled = ledger.settle_open(
         db, row.project, row.id, lambda hold: {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
     )
-    if known is None:
-        since = _rest(row, before)
-        limit = row.budget.limit - since
-    else:
-        since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
-    if row.control_request != "cancel":
-        _lower(db, row, limit)
+    since = (
+        _rest(row, before) if known is None else _within(known.posted + known.held - before.posted - settled)
+    )
     if since.nothing:
         spent = "the job spent nothing after the backup"
     elif known is not None:
