@@ -10,6 +10,10 @@ from typer.testing import CliRunner, Result
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.cli.main import app
+from tuner.domain.ids import hold_id
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import EntryPlace
+from tuner.ledger import ledger
 
 
 @dataclass
@@ -55,6 +59,22 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
     ):
         assert word in restore_result.stdout
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
+    service.database.dispose()
+
+
+def test_restore_prints_the_gpu_hours_that_it_subtracts(operator: Operator) -> None:
+    """The replaced database is gone, and the dollars of the job were used up."""
+    service, file = operator.service, str(operator.folder / "b")
+    job = fakes.submit(fakes.client_of(service), budget={"usd": 0.0006, "gpu_hours": 1.5})
+    with service.database.write() as db:
+        where = EntryPlace(hold_id(job, "trial_00009", 1, 1), "trial_00009", 1, 1)
+        ledger.note_spent(db, service.project, job, where, Cost(Money(600)), service.now())
+    assert operator("backup", file).exit_code == 0
+    service.database.dispose()
+    database = Path(str(service.database.url.database))
+    database.write_bytes(b"nonsense" * (database.stat().st_size // 8))
+    result = operator("restore", file, "--replace")
+    assert "may have spent 1.5 GPU-hours after the backup, which is deducted" in result.stdout
     service.database.dispose()
 
 

@@ -289,6 +289,20 @@ def test_job_that_was_being_cancelled_cannot_spend_its_budget_again(
     check_books(service)
 
 
+def test_restored_job_without_money_left_does_not_claim_to_know_its_spend(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    job = fakes.submit(client, **LONG)
+    where = EntryPlace(hold_id(job, "trial_00009", 1, 1), "trial_00009", 1, 1)
+    with service.database.write() as db:
+        ledger.note_spent(db, service.project, job, where, Cost(Money(600)), service.now())
+    back_up(service, tmp_path / "b")
+    lose(service)
+    (restored_job,) = put_back(service, tmp_path / "b").paused
+    assert (restored_job.exact, restored_job.since_usd) == (False, 0)
+    assert "nothing of the job's budget was left" in client.get(f"/v1/jobs/{job}").json()["detail"]
+
+
 def test_operator_knows_that_nothing_was_spent_after_the_backup(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import harmless, moment, plural, usd
 from tuner.cli.output import Output, connect
 from tuner.domain.errors import Unavailable
+from tuner.domain.money import amounts
 from tuner.domain.text import did_you_mean
 from tuner.settings import Settings
 
@@ -109,13 +110,15 @@ def _some(what: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _paused(paused_job: PausedJob) -> str:
-    since = (
-        "was spent after the backup and counts as lost"
-        if paused_job.exact
-        else "was left, may have been spent after the backup, and is deducted from its budget"
-    )
-    held = f"held {usd(paused_job.settled_usd)}"
-    return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; {usd(paused_job.since_usd)} {since}"
+    since = amounts(paused_job.since_usd, paused_job.since_gpu_hours)
+    if paused_job.exact:
+        spent = f"spent {since} after the backup"
+        spent += "" if since == "nothing" else ", which counts as lost"
+    elif since == "nothing":
+        spent = "had nothing left of its budget"
+    else:
+        spent = f"may have spent {since} after the backup, which is deducted from its budget"
+    return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, held {usd(paused_job.settled_usd)}; {spent}"
 
 
 packages = CommandGroup(

@@ -18,7 +18,7 @@ from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
 from tuner.domain.ledger import Account
-from tuner.domain.money import FREE, Cost, Money
+from tuner.domain.money import FREE, Cost, Money, amounts
 from tuner.domain.records import EntryPlace
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.ledger import budget_waits, ledger
@@ -46,7 +46,9 @@ class PausedJob:
     #: Dollars spent after the backup. If `exact`, they are posted as lost. Otherwise these are the dollars that were left, of which any part
     #: may have been spent, and they are subtracted from the budget.
     since_usd: float
-    exact: bool  #: Whether `since_usd` is known, from the replaced database or from the operator.
+    since_gpu_hours: float  #: The same in GPU-hours.
+    #: Whether `since_usd` and `since_gpu_hours` are known, from the replaced database or from the operator.
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +170,11 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None
     since = (
         _rest(row, before) if known is None else _within(known.posted + known.held - before.posted - settled)
     )
-    if since.nothing:
-        spent = "the job spent nothing after the backup"
-    elif known is not None:
-        spent = f"the job spent {since.usd} after the backup, which counts as lost"
+    if known is not None:
+        spent = f"the job spent {amounts(since.usd.usd, since.gpu_hours)} after the backup"
+        spent += "" if since.nothing else ", which counts as lost"
+    elif since.nothing:
+        spent = "nothing of the job's budget was left when the backup was made"
     else:
         spent = "the job may have spent the rest of its budget after the backup, so the rest is subtracted; if it spent less, raise its budget"
     detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; resume the job with `tuner resume`"
@@ -183,7 +186,13 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None
     ran = update(trials).where(t.job == row.id, t.state == "running")
     db.execute(ran.values(state="paused", reason=WHY, updated_at=taken_at))
     return PausedJob(
-        row.id, row.spec.name, row.state, settled.usd.usd, since.usd.usd, exact=known is not None
+        row.id,
+        row.spec.name,
+        row.state,
+        settled_usd=settled.usd.usd,
+        since_usd=since.usd.usd,
+        since_gpu_hours=since.gpu_hours,
+        exact=known is not None,
     )
 
 
