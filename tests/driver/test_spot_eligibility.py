@@ -24,6 +24,7 @@ from tuner.driver.paid_work import PaidActorLost
 from tuner.driver.spot_eligibility import (
     LEAST_NS,
     LOST_MAX,
+    REFUSED_ROUNDS,
     SHARE,
     STARTS_WITHIN_S,
     Abandoned,
@@ -165,6 +166,42 @@ def test_self_test_is_paid_at_the_price_of_its_machine(database: Database) -> No
     assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 18_000
     assert (len(actors.orders), actors.left) == (1, 3)
+
+
+def detail_of(database: Database) -> str:
+    with database.read() as db:
+        return jobs.get(db, JOB).detail
+
+
+def test_job_on_machines_without_a_price_is_refused_after_several_rounds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spot_eligibility, "wait", lambda *_, **__: None)
+    looks = iter([True] * 1000)  # otherwise the test would never end if it failed
+    actors = FakeActors([SPOT], [Verdict(True)], machines=[UNPRICED])
+    gated = gate(database, actors, offers=(SPOT,), may_continue=lambda: next(looks, False))
+    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in str(refusal(gated))
+    assert actors.left == REFUSED_ROUNDS
+    assert account(database).posted.usd == Money(0)
+
+
+def test_job_says_why_its_self_test_waits_for_another_machine(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On demand, there are only machines without a known price. After a while a spot machine is free."""
+    details, actors = list[str](), FakeActors([DEMAND], [Verdict(True)], machines=[UNPRICED])
+
+    def wait(*_: Any, **__: Any) -> None:
+        details.append(detail_of(database))
+        if len(details) > REFUSED_ROUNDS:
+            actors.there, actors.machines = [SPOT], [CHEAP]
+
+    monkeypatch.setattr(spot_eligibility, "wait", wait)
+    looks = iter([True] * 1000)  # otherwise the test would never end if it failed
+    assert refusal(gate(database, actors, may_continue=lambda: next(looks, False))) is None
+    assert len(details) == REFUSED_ROUNDS + 1
+    assert all("the price of the machine that Ray assigned is not known" in detail for detail in details)
+    assert detail_of(database) == ""
 
 
 @pytest.mark.parametrize("verdict", [Verdict(True), PaidActorLost])

@@ -54,6 +54,9 @@ SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
 LOST_MAX = 5
+# The test is given up after so many rounds over all offers, one after another, in which every machine was refused. A round takes up to two
+# minutes for each offer.
+REFUSED_ROUNDS = 10
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
 NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test, so raise that budget"
@@ -165,6 +168,14 @@ class SpotEligibility:
             log.warning("%s: %s", self.row.id, detail)
         return bool(rest)
 
+    def _show(self, detail: str) -> None:
+        """Set the detail of the running job."""
+        with self.database.write("gate.show") as db:
+            launches.check(db, self.row.id, self.epoch)
+            jobs.move(db, self.row.id, "running", None, at=system_now(), detail=detail)
+        if detail:
+            log.warning("%s: %s", self.row.id, detail)
+
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict:
@@ -188,7 +199,11 @@ class SpotEligibility:
         raise AssertionError
 
     def _test(self) -> Verdict:
-        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
+        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
+
+        A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If every machine is
+        refused in `REFUSED_ROUNDS` rounds, return an inconclusive verdict.
+        """
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
         kinds = sorted(
@@ -199,6 +214,7 @@ class SpotEligibility:
                 offer.rate(size).price.micro_usd_per_hour,
             ),
         )
+        refused, shown = 0, ""  # how many machines were refused one after another, and the detail of the job
         for turn, offer in enumerate(cycle(kinds)):
             # An actor is known to have a machine only once its process runs there. So the wait grows from round to round, up to the time
             # that the start of a process may take.
@@ -206,9 +222,18 @@ class SpotEligibility:
             try:
                 with self.start_actor(offer, size) as actor:
                     if wait_until(actor.has_machine, wait_s, may_continue=self._check_may_continue):
-                        return self._paid(actor, assigned_offer(actor.machine(), offer, size, self.find))
+                        assigned = assigned_offer(actor.machine(), offer, size, self.find)
+                        if shown:
+                            self._show("")
+                        return self._paid(actor, assigned)
+                refused = 0
             except WrongMachine as wrong:
-                log.warning("the restore self-test needs another machine: %s", wrong)
+                refused += 1
+                if refused == REFUSED_ROUNDS * len(kinds):
+                    return Verdict(False, str(wrong), lasting=False)
+                if (detail := f"the restore self-test waits for another machine: {wrong}") != shown:
+                    self._show(detail)
+                    shown = detail
                 # Another machine may be free later.
                 wait(wait_s, may_continue=self._check_may_continue)
         raise AssertionError
