@@ -187,6 +187,19 @@ def test_plan_of_auto_completes_more_trials_than_promotion_by_current_scores(
     assert by_forecasts > 1.2 * share()
 
 
+def test_plan_in_a_space_without_a_model_makes_no_forecasts() -> None:
+    """With more than 40 parameters, the sampler `auto` is TPE."""
+    more = Space({**SPACE.parameters, **{f"x{number}": Float(0, 1) for number in range(39)}})
+
+    def spaced(sampler: SamplerName, space: Space) -> list[float]:
+        asked = question(usd="5", scheduler="auto", sampler=sampler, evidence=seen())
+        plan = planner.plan(replace(asked, spec=replace(asked.spec, space=space)), simulate)
+        return [rung.trials for rung in plan.rungs]
+
+    assert spaced("auto", SPACE) != spaced("tpe", SPACE)
+    assert spaced("auto", more) == spaced("tpe", more)
+
+
 def test_trial_on_several_spot_machines_ends_with_the_first_loss_of_one() -> None:
     one, eight = (SpotLife(2 * 3600 * NS, nodes=nodes).of_market(0.5) for nodes in (1, 8))
     assert one.mean_ns is not None

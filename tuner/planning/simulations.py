@@ -7,8 +7,8 @@ of their distribution.
 
 `KnowingSampler` replaces the job's sampler. It fits no model, because a plan draws hundreds of trials per second and a
 model would be too slow. After the first few trials, most proposals are the best of several random configurations, judged
-by their simulated score at the last step and, for the sampler `auto`, by a short step time. The scores and costs of
-simulated trials therefore change during a job as those of real trials do. For the sampler `auto`, it also forecasts the final
+by their simulated score at the last step and, if the job uses the model of `auto`, by a short step time. The scores and costs of
+simulated trials therefore change during a job as those of real trials do. In place of that model, it also forecasts the final
 scores of trials, with errors that change as often as the real model is fitted. The scheduler `auto` promotes by these forecasts.
 """
 

@@ -26,7 +26,7 @@ from tuner.simulator.fleet import Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import ALWAYS_UP, SimulatedRun, SpotMachines, pace_of
-from tuner.tuning.samplers import Sampler, known_results
+from tuner.tuning.samplers import Sampler, known_results, uses_model
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
@@ -90,7 +90,7 @@ def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
     if name == "grid":
         return GridSampler(spec.space, seed, known_results(spec), listed=GRID_LISTED)
     if name in LEARNING and scenario.paces.knows_curves:
-        last, thrifty = spec.fidelity.max or 1, name == "auto"
+        last, thrifty = spec.fidelity.max or 1, uses_model(spec)
         return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty, size=scenario.size)
     return RandomSampler(spec.space, seed, known_results(spec))
 

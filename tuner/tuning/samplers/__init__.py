@@ -16,10 +16,15 @@ __all__ = ["Sampler", "sampler_for"]
 MODEL_DIMENSIONS = 40  # if a space has more dimensions, a job has too few trials for a model of it
 
 
+def uses_model(spec: JobSpec) -> bool:
+    """Return True if the job's sampler is our model of learning curves (`model.py`), which also forecasts results and step times."""
+    return spec.algorithm.sampler == "auto" and UnitCube(spec.space).dimensions <= MODEL_DIMENSIONS
+
+
 def prior_faults(spec: JobSpec) -> list[Fault]:
     """Return a fault for each prior of the search space that the job's sampler would ignore."""
-    sampler, is_large = spec.algorithm.sampler, UnitCube(spec.space).dimensions > MODEL_DIMENSIONS
-    if sampler == "random" or (sampler == "auto" and not is_large):
+    sampler = spec.algorithm.sampler
+    if sampler == "random" or uses_model(spec):
         return []
     detail = "is used by the samplers auto and random only; choose one of them, or add a configuration with the prior's center to start"
     if sampler == "auto":
@@ -60,7 +65,7 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = (), rules: int = R
             return RandomSampler(spec.space, seed, history)
         case "grid":
             return GridSampler(spec.space, seed, history)
-        case "auto" if UnitCube(spec.space).dimensions <= MODEL_DIMENSIONS:
+        case "auto" if uses_model(spec):
             from tuner.tuning.samplers.model import ModelSampler
 
             fidelity = ladder(spec)
