@@ -22,6 +22,7 @@ from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.service.checkpoints import choose
 from tuner.store import attempt_rows, jobs
+from tuner.store import journal as sql_journal
 from tuner.store.best import best_trials
 from tuner.store.evidence import losses
 from tuner.store.journal import SqlJournal
@@ -44,10 +45,10 @@ def journal(database: Database, mode: Mode) -> SqlJournal:
     create(database, replace(job, spec=replace(job.spec, objective=objective)))
     with database.write() as db:
         jobs.begin_running(db, JOB, at=Instant(1))
-    sql_journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
-    with sql_journal.transaction() as tx:
+    new_journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    with new_journal.transaction() as tx:
         tx.put_trial(TRIAL, "running", at=AT, config={"lr": 0.1, "opt": None})
-    return sql_journal
+    return new_journal
 
 
 def only(database: Database, table: Table) -> Row[Any]:
@@ -71,6 +72,19 @@ def test_size_of_all_metrics_is_counted_and_read_again_by_the_next_driver(
     assert SqlJournal(database, JOB, PROJECT, 1, Instant(4)).metrics_bytes() == size
 
 
+def test_failed_turn_adds_no_metrics_and_no_turn_counts_them_again(
+    journal: SqlJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting takes seconds for a large job, which is too long for a transaction that writes."""
+    put_report(journal, 1, 0.5, {"acc": 0.5})
+    assert journal.metrics_bytes() == len('{"acc": 0.5}')
+    monkeypatch.delattr(sql_journal, "_METRICS_BYTES")
+    with pytest.raises(ZeroDivisionError):
+        fail_a_turn(journal)
+    put_report(journal, 2, 0.75, {"acc": 0.75})
+    assert journal.metrics_bytes() == len('{"acc": 0.5}') + len('{"acc": 0.75}')
+
+
 def save(journal: SqlJournal, step: int) -> None:
     with journal.transaction() as tx:
         tx.put_checkpoint(CheckpointRow(TRIAL, step, 1, f"s3://{step}", 1, 0.5, AT))
@@ -78,7 +92,7 @@ def save(journal: SqlJournal, step: int) -> None:
 
 def fail_a_turn(journal: SqlJournal) -> None:
     with journal.transaction() as tx:
-        tx.put_report(ReportRow(TRIAL, 1, 2, AT, 0.9, {}, FREE, 0))
+        tx.put_report(ReportRow(TRIAL, 1, 2, AT, 0.9, {"acc": 0.9, "lost": 1}, FREE, 0))
         tx.put_attempt(AttemptRow(TRIAL, 2, Instant(5)))
         tx.put_checkpoint(CheckpointRow(TRIAL, 2, 1, "s3://2", 1, 0.5, AT))
         raise ZeroDivisionError

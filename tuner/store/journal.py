@@ -80,7 +80,6 @@ class _Recorded:
     attempts: dict[str, int]  #: The newest attempt of each trial.
     checkpoints: defaultdict[str, set[int]]  #: The steps of the checkpoints of each trial.
     pareto_front: ParetoFront
-    metrics_bytes: int  #: The size of the metrics of all reports, as JSON.
 
     @classmethod
     def load(cls, db: Connection, job: str, project: str, spec: JobSpec) -> Self:
@@ -96,7 +95,6 @@ class _Recorded:
             {trial: attempt for trial, attempt in db.execute(newest)},
             saved,
             ParetoFront.load(db, job, project, spec),
-            _metrics_bytes(db, job),
         )
 
 
@@ -116,6 +114,9 @@ class SqlJournal:
             self.budget_version = row.budget_version
             self._seq = jobs.newest_event(db, job)
         self._recorded: _Recorded | None = None  # None before the first transaction and after a failed one
+        # The size of the metrics of all reports, as JSON. None before it is first asked for. It is not a part of `_recorded`, because
+        # counting it takes seconds for a large job, which is too long for a transaction that writes.
+        self._metrics_bytes: int | None = None
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
@@ -129,6 +130,8 @@ class SqlJournal:
             yield tx
             tx.flush()
         self._seq, self._recorded = tx.seq, recorded
+        if self._metrics_bytes is not None:
+            self._metrics_bytes += tx.metrics_bytes
 
     def events(self) -> Iterator[Event]:
         """Yield all events of the job in order."""
@@ -168,12 +171,14 @@ class SqlJournal:
     def metrics_bytes(self) -> int:
         """Return the size of the metrics that the job has reported, as JSON.
 
-        It is counted from the first transaction on, because reading it from the reports of a large job takes seconds.
+        The first call reads it from the reports, which takes seconds for a large job. Later calls add what this driver has recorded.
         """
-        if self._recorded is not None:
-            return self._recorded.metrics_bytes
-        with self._database.read() as db:
-            return _metrics_bytes(db, self._job)
+        if self._metrics_bytes is None:
+            with self._database.read() as db:
+                row = _METRICS_BYTES.first(db, {"of_job": self._job})
+            assert row is not None  # a sum always has a row
+            self._metrics_bytes = int(row[0])
+        return self._metrics_bytes
 
     def running_ns(self) -> int:
         return self._ran_ns
@@ -181,12 +186,6 @@ class SqlJournal:
     def account(self) -> Account:
         with self._database.read() as db:
             return ledger.account(db, self._job)
-
-
-def _metrics_bytes(db: Connection, job: str) -> int:
-    row = _METRICS_BYTES.first(db, {"of_job": job})
-    assert row is not None  # a sum always has a row
-    return int(row[0])
 
 
 def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tuple[float, int] | None:
@@ -219,6 +218,7 @@ class SqlTx:
     ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
         self._budget_version, self._spec, self._recorded = budget_version, spec, recorded
+        self.metrics_bytes = 0  # the size of the metrics of this turn's reports, as JSON
         self._events: list[dict[str, object]] = []
         self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
         # The account as this transaction last read or changed it, and whether it is locked against changes by other transactions.
@@ -302,7 +302,7 @@ class SqlTx:
         if report.step <= steps and self.reached(report.trial, report.step) is not None:
             return False
         metrics = metrics_json(report.metrics)
-        self._recorded.metrics_bytes += len(metrics)
+        self.metrics_bytes += len(metrics)
         _INSERT_REPORT.run(
             self._db,
             {
