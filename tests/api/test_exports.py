@@ -255,6 +255,19 @@ def test_export_says_which_machine_it_could_not_use(
     assert "the price of the machine that Ray assigned is not known: 4 CPUs" in shown["detail"]
 
 
+def test_export_whose_machine_is_too_expensive_does_not_begin(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    """The limit pays for much more than 30 s at the price of the job's admission, but for less on the machine that the export is given."""
+    made = begin(client, job, max_cost_usd=0.001)
+    actors = FakeExportActors(DONE, machines=[WorkerMachine({"usd-per-hour": "100"}, 1, 0)])
+    run(service, job, made["id"], actors)
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "no_money", 0)
+    assert "pays for less than 30 s of the machine" in shown["detail"]
+    assert not actors.orders
+
+
 def test_export_never_costs_more_than_its_hold(service: FakeService, client: TestClient, job: str) -> None:
     made = begin(client, job, max_cost_usd=0.001)
     run(service, job, made["id"], FakeExportActors(DONE, takes_ns=10_000 * NS))

@@ -49,7 +49,10 @@ if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a se
 TRIES_FOR_S = 20.0  # how long the export waits for a machine of one offer before it tries the next offer
 WAITS_S = 900.0  # how long an export waits for a machine
 HEARTBEAT_S = 1.0
-NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the export; raise that budget and export again"
+NO_MONEY = (
+    f"max_cost_usd, the rest of the job's budget, or that of a shared budget over it pays for less than {exports.LEAST_NS / NS:.0f} s of the "
+    "machine that the export was given; raise the limit that is too low, and export again"
+)
 log = logging.getLogger("tuner.driver")
 
 
@@ -109,7 +112,7 @@ class ExportRun:
             hold = OpenHold(self.export.hold, self.export.id, 1, 1, rate.cost(limit_ns), now, ends_at)
             if not exports.start(db, self.export, offer, now):
                 return
-            has_money = limit_ns > 0 and ledger.place(db, project, job, hold)
+            has_money = limit_ns >= exports.LEAST_NS and ledger.place(db, project, job, hold)
         if not has_money:
             self._end(ExportResult(None, (), "no_money", NO_MONEY))
             return

@@ -36,8 +36,6 @@ from tuner.training.variants import Variant
 OUTLIVES_NS = 2 * NS
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
-# An export is refused if the money pays for less time than this. Importing PyTorch and tracing a small module take half of it.
-LEAST_NS = 30 * NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         NotFound: The job or the trial does not exist, or the trial has no checkpoint.
         Conflict: The job is queued or running, or its driver is starting or ending; another export of the job has not ended; or the
             job's trainable is a command, which cannot declare an export.
-        BudgetRefused: The budget or the export's own limit pays for less than `LEAST_NS` of a machine.
+        BudgetRefused: The budget or the export's own limit pays for less than `exports.LEAST_NS` of a machine.
     """
     with service.database.write("job.export") as db:
         jobs.change_alone(db, job)
@@ -106,9 +104,9 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         size = row.spec.resources.on_one_node
         rates = [offer.rate(size) for offer in row.offers]
         longest_ns = min(spec.lease_ns(rate, left) for rate in rates)
-        if longest_ns < LEAST_NS:
+        if longest_ns < exports.LEAST_NS:
             raise BudgetRefused(
-                f"an export needs at least {LEAST_NS / NS:.0f} s of a machine, but the money pays for {longest_ns / NS:.1f} s: "
+                f"an export needs at least {exports.LEAST_NS / NS:.0f} s of a machine, but the money pays for {longest_ns / NS:.1f} s: "
                 f"{left.usd} is left of the job's budget, and the export's max_cost_usd is {spec.max_cost}; raise the limit "
                 "that is too low"
             )

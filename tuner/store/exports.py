@@ -22,7 +22,8 @@ from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 
 ExportState = Literal["queued", "running", "succeeded", "failed"]
-MOST_NS = 3600 * NS  # the longest lease of an export
+# The shortest and the longest lease of an export. Importing PyTorch and tracing a small module take half of the shortest one.
+LEAST_NS, MOST_NS = 30 * NS, 3600 * NS
 LIVE: tuple[ExportState, ...] = ("queued", "running")
 CODE_CHARACTERS = 40  # the size of the column `code`
 
