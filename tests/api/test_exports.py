@@ -6,6 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -253,6 +254,24 @@ def test_export_says_which_machine_it_could_not_use(
     shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
     assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "no_machine", 0)
     assert "the price of the machine that Ray assigned is not known: 4 CPUs" in shown["detail"]
+
+
+def test_export_whose_last_try_found_no_machine_does_not_name_an_earlier_one(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first machine has no known price. Afterwards no machine is free until the export gives up, after 60 looks at the clock."""
+    looks = itertools.count()
+    monkeypatch.setattr(export_run, "TRIES_FOR_S", 0.0)
+    monkeypatch.setattr(export_run, "time", SimpleNamespace(monotonic=lambda: float(next(looks))))
+    actors = FakeExportActors(
+        DONE, machines=[WorkerMachine({"instance-type": "c7i.xlarge", "region": "nowhere"}, 4, 0)]
+    )
+    monkeypatch.setattr(export_run, "wait", lambda *_, **__: setattr(actors, "has_machines", False))
+    made = begin(client, job)
+    run(service, job, made["id"], actors, waits_s=60.0)
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert shown["code"] == "no_machine"
+    assert "no machine was free" in shown["detail"]
 
 
 def test_export_whose_machine_is_too_expensive_does_not_begin(

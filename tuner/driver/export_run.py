@@ -73,13 +73,14 @@ class ExportRun:
     def run(self) -> None:
         """Wait for a machine, run the export on it, and record how it ended."""
         size, until = self.row.spec.resources, time.monotonic() + self.waits_s
-        late = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
+        busy = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
         for requested in cycle(self._kinds()):
             try:
                 with self.start_actor(requested, size) as actor:
                     if wait_until(actor.has_machine, TRIES_FOR_S, may_continue=self._record_heartbeat):
                         self._paid(actor, assigned_offer(actor.machine(), requested, size, self.find))
                         return
+                late = busy
             except WrongMachine as wrong:
                 late = str(wrong)
                 # Another machine may be free later.
