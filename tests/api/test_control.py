@@ -168,6 +168,7 @@ def test_repeats_of_a_confirmation_do_not_count_for_the_limit_of_trials(
     run = fakes.simulate(service, job)
     assert client.get(f"/v1/jobs/{job}").json()["stop_reason"] == "confirmed"
     assert len(run.loop.state.trials) > 6
+    assert patch(client, job, budget={"trials": 12}).json()["progress"]["budget_used"] == 0.5
     for change in ({"usd": 2}, {"trials": 9}, {"trials": 6}):
         assert patch(client, job, budget=change).status_code == 200
     problem = check_problem(patch(client, job, budget={"trials": 5}), 409)

@@ -40,6 +40,9 @@ class JobView:
     optuna_dashboard: str | None
     #: Trial that the job confirmed with several seeds. None if it confirmed none, or has not ended.
     confirmed_trial: str | None = None
+    repeats: int = (
+        0  #: How many of its trials repeat others for `confirm`. They do not count for `budget.trials`.
+    )
 
     @property
     def budget_used(self) -> float:
@@ -49,8 +52,7 @@ class JobView:
         if budget.wall_clock_ns is not None:
             parts.append(self.running_ns / budget.wall_clock_ns)
         if budget.trials is not None:
-            # Repeats of a confirmation do not count for this limit, but they begin only after a limit is nearly used up.
-            parts.append(sum(self.states.values()) / budget.trials)
+            parts.append((sum(self.states.values()) - self.repeats) / budget.trials)
         return min(1.0, max(parts))
 
     @property
@@ -72,6 +74,7 @@ class _Progress:
     steps: int
     best: CostedReport | None
     confirmed_trial: str | None = None
+    repeats: int = 0  #: How many of the trials repeat others for `confirm`.
 
 
 # The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the numbers of the
@@ -107,11 +110,16 @@ def _progress_of(
         and row.ended_at is not None
         and (confirmation := confirmation_of(db, row)) is not None
     }
+    repeated = {
+        row.id: len(best.repeats(db, row.id))
+        for row in rows
+        if row.id in states and row.spec.confirm is not None
+    }
     if len(kept) + len(unread) > KEPT:
         kept.clear()
     for job in unread:
         kept[keys[job]] = known[job] = _Progress(
-            states[job], steps[job], reports.get(job), confirmed.get(job)
+            states[job], steps[job], reports.get(job), confirmed.get(job), repeated.get(job, 0)
         )
     return known
 
@@ -138,7 +146,7 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
     """Return the views of these jobs.
 
-    The number of queries does not depend on the number of jobs, except for jobs that ended with `confirm` and are not in the cache.
+    The number of queries does not depend on the number of jobs, except for jobs with `confirm` that are not in the cache.
     """
     now, summaries = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
     launched = {job: summary.launch for job, summary in summaries.items() if summary.launch is not None}
@@ -157,6 +165,7 @@ def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[J
             ray_link(service, summaries[row.id].launch) if with_links else None,
             optuna_link(service.settings, row.id) if with_links else None,
             progress[row.id].confirmed_trial,
+            progress[row.id].repeats,
         )
         for row in rows
     ]
