@@ -11,7 +11,8 @@ from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.events import Inherited
-from tuner.domain.job import Plateau
+from tuner.domain.ids import trial_id
+from tuner.domain.job import Confirm, Plateau
 from tuner.domain.money import Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.tuning.decide import decide
@@ -184,6 +185,26 @@ def test_resumed_job_has_new_plateau_patience(rules: int, until: int) -> None:
     for step, spent in ((3, 191), (4, 289), (5, 290)):
         assert story.state.ending is None
         story.report(0, step, 0.6, spent=spent)
+        if spent == until:
+            break
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "plateau"
+
+
+@pytest.mark.parametrize(("rules", "until"), [(2, 151), (ev.RULES, 250)], ids=["earlier release", "now"])
+def test_repeats_of_a_confirmation_do_not_use_up_the_plateau_patience(rules: int, until: int) -> None:
+    """The search spends 10, and then the repeat spends 140."""
+    confirm = Confirm(candidates=1, seeds=2)
+    story = Story(scheduler="none", trials=1, plateau=Plateau(100, 0.01), confirm=confirm)
+    for number, spent in ((0, 10), (1, 150)):
+        story.report(number, 9, 0.6, spent=spent)
+        last = story.tell(ev.Completed(AT, trial_id(number)))
+    assert endings(last) == [("succeeded", "confirmed")]
+    story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2)))
+    story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
+    for step, spent in ((1, 151), (2, 249), (3, 250)):
+        assert story.state.ending is None
+        story.report(2, step, 0.6, spent=spent)
         if spent == until:
             break
     assert story.state.ending is not None

@@ -111,8 +111,8 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
     A trial that was being stopped gets its final status instead.
     """
-    if state.ended and state.ending and event.rules >= 2:
-        stopping.renew_patience(state, state.ending)
+    if state.ended and state.ending:
+        stopping.renew_patience(state, state.ending, event.rules)
     state.confirming = state.confirming and not state.ended
     if state.ended or (state.ending and not state.ending.is_from_reports):
         state.ending = None

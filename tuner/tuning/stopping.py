@@ -209,16 +209,19 @@ def _scores(state: State) -> list[float]:
     return [score(trial.value) for trial in searched if trial.value is not None]
 
 
-# A job that a rule ended and a user resumes
+# A job that has ended and a user resumes
 
 
-def renew_patience(state: State, ended_by: Ending) -> None:
-    """Give a job that is resumed new patience if the plateau rule or `stop.worth` ended it.
+def renew_patience(state: State, ended_by: Ending, rules: int) -> None:
+    """Give a job that is resumed new patience if the plateau rule or `stop.worth` ended it, or if it ended after a confirmation.
 
     Otherwise the rule would end the job again at its first report, or after its first attempt. `stop.worth` then waits for as many new
-    results as it needs for an estimate.
+    results as it needs for an estimate. After a confirmation, the cost of its repeats would count as spent without a gain.
+
+    Args:
+        rules: The version of the decision rules from now on.
     """
-    if ended_by.reason == "plateau":
+    if (ended_by.reason == "plateau" and rules >= 2) or (ended_by.reason == "confirmed" and rules >= 3):
         state.plateau_spent = state.spent
-    elif ended_by.reason == "worth":
+    elif ended_by.reason == "worth" and rules >= 2:
         state.worth_from = len(_scores(state)) + FEWEST
