@@ -52,7 +52,7 @@ class Job:
         self._quality: dict[str, float] = {}
         self._at: dict[str, int] = {}
         self._running: deque[str] = deque()
-        self._handle(ev.Launched(AT))
+        self._handle(ev.Launched(AT, rules=ev.RULES))
         self._handle(ev.ControlRequested(AT, "resume"))
 
     def run(self) -> "Job":
