@@ -16,7 +16,7 @@ from tuner.domain.time import Instant
 
 Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 
-#: The newest version of the decision rules. Version 0 are the rules of jobs that earlier releases launched. Since version 1, the repeats
+#: The newest version of the decision rules. Version 0 is the rules of jobs that an earlier release launched. Since version 1, the repeats
 #: of a confirmation do not count as trials of the budget. Since version 2, a job that `stop.plateau` or `stop.worth` ended has new
 #: patience when it is resumed. Since version 3, a job that ended after a confirmation has new patience of `stop.plateau`, too, and a warm
 #: start ignores reports after the new job's last step. Since version 4, `auto` suggests no configuration of a finite space again while its

@@ -93,11 +93,11 @@ def billed(
 def wait(within_s: float, *, may_continue: Callable[[], bool]) -> None:
     """Wait for `within_s` seconds, or until `may_continue`, which is called again and again, returns False."""
 
-    def looked(within_s: float) -> bool:
-        time.sleep(within_s)
+    def sleep(look_s: float) -> bool:
+        time.sleep(look_s)
         return False
 
-    wait_until(looked, within_s, may_continue=may_continue)
+    wait_until(sleep, within_s, may_continue=may_continue)
 
 
 def work_limit_s(limit_ns: int) -> float:
