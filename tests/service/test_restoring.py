@@ -285,6 +285,7 @@ def test_job_that_was_being_cancelled_cannot_spend_its_budget_again(
     assert (restore_report.paused, restore_report.lowered) == ((), (job,))
     shown = client.get(f"/v1/jobs/{job}").json()
     assert shown["state"] == "cancelled"
+    assert shown["detail"].endswith("so the rest is subtracted"), "it cannot be resumed"
     assert 0 < shown["spend"]["usd"] == shown["budget"]["usd"] < LIMIT_USD
     check_books(service)
 

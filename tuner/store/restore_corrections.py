@@ -170,14 +170,18 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None
     since = (
         _rest(row, before) if known is None else _within(known.posted + known.held - before.posted - settled)
     )
+    next_steps = "resume the job with `tuner resume`"
     if known is not None:
         spent = f"the job spent {amounts(since.usd.usd, since.gpu_hours)} after the backup"
         spent += "" if since.nothing else ", which counts as lost"
     elif since.nothing:
         spent = "nothing of the job's budget was left when the backup was made"
     else:
-        spent = "the job may have spent the rest of its budget after the backup, so the rest is subtracted; if it spent less, raise its budget"
-    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; resume the job with `tuner resume`"
+        spent = "the job may have spent the rest of its budget after the backup, so the rest is subtracted"
+        next_steps = f"if it spent less, raise its budget; {next_steps}"
+    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}"
+    if row.control_request != "cancel":  # a cancelled job cannot be resumed
+        detail += f"; {next_steps}"
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
     if row.control_request == "cancel":
