@@ -34,6 +34,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         wait_s=60.0,
         seen=seen,
         start_actor=FakeActors(list(row.offers), [verdict]),
+        find=lambda machine: None,
     )
     why = gate.refusal(died_at=None)
     if why is not None:
