@@ -96,8 +96,13 @@ FIRST = (
 
 # Importing makes many objects, and hardly any garbage. Each worker would spend 4 s of processor time looking for it.
 gc.disable()
-for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "AWS_"))]:
-    del os.environ[name]
+# What a user or a CI system set for other programs must not decide the outcome: proxies, and the variables by which Typer colors help. Typer
+# reads them when `typer.rich_utils` is imported, which nothing above does.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+COLORS = ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS")
+for name in list(os.environ):
+    if name.startswith(("TUNER_", "RAY_", "AWS_")) or name.upper() in PROXIES or name in COLORS:
+        del os.environ[name]
 # The cloud that the tests run on must not decide their outcome.
 os.environ["TUNER_CLOUD"] = "none"
 # Several tests run at once. With one thread per core, each training would wait for the others longer than it computes.

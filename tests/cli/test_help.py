@@ -1,5 +1,6 @@
 """Help shows valid examples and appears without delay."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -59,6 +60,25 @@ def test_command_line_accepts_the_examples_in_help_texts(root: typer.core.TyperG
                 context = command.make_context(command_name, rest, parent=context)
             assert not context.args
             assert context.command_path.startswith(f"tuner {name}")
+
+
+def test_environment_of_a_ci_system_does_not_reach_the_tests() -> None:
+    """With GITHUB_ACTIONS, Typer would color the help that the tests compare. A proxy would receive their requests."""
+    variables = ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "HTTP_PROXY", "https_proxy", "all_proxy")
+    code = f"""
+import os
+import tests.conftest
+from typer import rich_utils
+print(rich_utils.FORCE_TERMINAL, [name for name in {variables!r} if name in os.environ])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **dict.fromkeys(variables, "true")},
+    )
+    assert done.stdout.strip() == "None []"
 
 
 def test_help_imports_no_heavy_modules() -> None:
