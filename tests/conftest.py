@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from typer import testing
 from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import NodeManager
 
 from tests import statements  # noqa: F401  # shares compiled SQL
 from tools.programs import PROGRAMS
@@ -122,6 +123,10 @@ for profile, derandomize, max_examples in (("gate", True, 50), ("core", True, 10
 # Hypothesis also draws constants that it finds in the modules imported so far. The examples would then change
 # with any edit of any file and with the order of the test files, despite `derandomize` and a fixed seed.
 providers._get_local_constants = lambda: providers._local_constants
+
+# If a run is interrupted, a worker interrupts its test after 5 s, and ends 10 s later at the latest. By default, xdist kills it after 10 s,
+# before it could stop a Ray cluster.
+NodeManager.EXIT_TIMEOUT = 20
 
 # Typer builds the whole command line from its functions for each call: 87 of the 100 ms of processor time of a short command.
 testing._get_command = cache(testing._get_command)  # type: ignore[attr-defined]

@@ -14,11 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 LOWER_PRIORITY = 5
+CLEANUP_S = (
+    120  #: How long an interrupted run of pytest may take to stop its Ray clusters and database servers.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Run:
             env={**environment, **dict(self.variables)},
             stdout=output,
             stderr=subprocess.STDOUT,
+            # Ctrl-C does not reach the run and its workers. `main` interrupts each run once: a second SIGINT would end its cleanup.
+            process_group=0,
         )
 
 
@@ -87,28 +94,50 @@ RUNS = (
 
 
 def main(options: list[str]) -> int:
-    # On SIGTERM, raise SystemExit, so that the `finally` below stops the runs of pytest.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # On these signals, raise SystemExit, so that the `finally` below stops the runs of pytest.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    # A shell starts background programs with SIGINT ignored, and the runs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gate-") as folder:
-        outputs = [Path(folder) / f"{number}.log" for number in range(len(RUNS))]
-        files = [output.open("wb") for output in outputs]
-        processes = [run.start(options, file) for run, file in zip(RUNS, files, strict=True)]
-        statuses = []
+    statuses = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gate-")))
+        outputs = [folder / f"{number}.log" for number in range(len(RUNS))]
+        files = [stack.enter_context(output.open("wb")) for output in outputs]
+        processes: list[subprocess.Popen[bytes]] = []
         try:
+            for run, file in zip(RUNS, files, strict=True):
+                processes.append(run.start(options, file))
             for run, process, output in zip(RUNS, processes, outputs, strict=True):
                 statuses.append(process.wait())
                 took = time.monotonic() - began
                 sys.stdout.write(f"== {run.name}, ended after {took:.0f} s\n{output.read_text()}\n")
                 sys.stdout.flush()
         finally:
-            for process, file in zip(processes, files, strict=True):
-                if process.poll() is None:  # interrupted: let pytest end what it started
-                    process.terminate()
-                    process.wait()
-                file.close()
+            stop(processes)
     # A run that a signal ended has a negative status.
     return next((status for status in statuses if status), 0)
+
+
+def stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Interrupt the runs that are not over, wait until they have cleaned up, and kill those that take too long.
+
+    SIGTERM would end pytest without the cleanup. Another Ctrl-C ends the wait.
+    """
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + CLEANUP_S
+    try:
+        for process in running:
+            process.wait(max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        sys.stderr.write(f"a run of pytest did not clean up within {CLEANUP_S} s\n")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 if __name__ == "__main__":
