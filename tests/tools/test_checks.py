@@ -271,9 +271,10 @@ def broken_core(root: Path) -> None:
     write(
         root,
         {
-            "pyproject.toml": "[tool.coverage.run]\n"
-            'include = [\n    "tuner/money.py",\n    "tuner/gone.py",\n]\n',
-            "tuner/money.py": "a = 1\nif a:  # pragma: no cover\n    pass\n",
+            "pyproject.toml": '[tool.coverage.run]\nsource = ["tuner"]\n[tool.coverage.report]\n'
+            'include = [\n    "tuner/money.py",\n    "tuner/gone.py",\n    "tools/other.py",\n]\n',
+            "tuner/money.py": "a = 1\nif a:  # pragma: no cover\n    pass\nif a:  #pragma no branch\n    pass\n",
+            "tools/other.py": "",
             "tests/test_money.py": "def test_a() -> None: ...\nTestB = Machine.TestCase\n",
             "Makefile": "CORE_TESTS := tests tests/test_money.py::TestB \\\n"
             "\t$(addprefix tests/test_,money.py gone.py) \\\n"
@@ -286,7 +287,9 @@ def broken_core(root: Path) -> None:
 
 CORE = [
     "tuner/money.py:2: the core must be covered without `pragma: no`",
-    "pyproject.toml:4: no file matches tuner/gone.py",
+    "tuner/money.py:4: the core must be covered without `pragma: no`",
+    "pyproject.toml:6: no file matches tuner/gone.py",
+    "pyproject.toml:7: tools/other.py is in no folder of `source`",
     "Makefile:2: the test tests/test_gone.py does not exist",
     "Makefile:3: the test tests/test_money.py::test_b does not exist",
     "Makefile:4: the test tests/test_money.py::test_c does not exist",

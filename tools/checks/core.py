@@ -11,17 +11,26 @@ from pathlib import Path
 
 from tools.checks import Problem, line_of
 
+# The spellings that coverage.py accepts.
+PRAGMA = re.compile(r"#\s*pragma[:\s]?\s*no", re.IGNORECASE)
+
 
 def check(root: Path) -> Iterator[Problem]:
     project = root / "pyproject.toml"
     text = project.read_text()
-    for pattern in tomllib.loads(text)["tool"]["coverage"]["run"]["include"]:
+    coverage = tomllib.loads(text)["tool"]["coverage"]
+    folders = [root / folder for folder in coverage["run"]["source"]]
+    for pattern in coverage["report"]["include"]:
         modules = sorted(root.glob(pattern))
         if not modules:
             yield Problem(project, line_of(text, f'"{pattern}"'), f"no file matches {pattern}")
         for module in modules:
+            if not any(module.is_relative_to(folder) for folder in folders):
+                yield Problem(
+                    project, line_of(text, f'"{pattern}"'), f"{pattern} is in no folder of `source`"
+                )
             for number, line in enumerate(module.read_text().splitlines(), 1):
-                if "pragma: no" in line:
+                if PRAGMA.search(line):
                     yield Problem(module, number, "the core must be covered without `pragma: no`")
     yield from _tests(root)
 
