@@ -66,7 +66,7 @@ bytecode: install-dev $(VENV)/.tests-compiled
 # pytest rewrites the assertions of a test file once, and caches the result. The gate's seven workers import all files at the same time, so
 # without a cache each of them would rewrite all files, in 14 s of processor time.
 $(VENV)/.tests-compiled: $(VENV)/.installed-dev $(wildcard tests/*.py tests/*/*.py tests/*/*/*.py)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --all --collect-only -q > /dev/null
+	@output=$$(env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --all --collect-only -q 2>&1) || { echo "$$output" >&2; exit 1; }
 	@touch $@
 
 test: bytecode programs
