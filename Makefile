@@ -87,11 +87,11 @@ CORE_TESTS := tests/domain tests/contracts \
 CORE_LEAVES := tests/store/test_shared_budgets.py::TestSharedBudgetMachine \
 	$(addprefix tests/store/test_leadership.py::test_,postgresql_leader_suspended_during_a_write_is_succeeded suspended_processes_write_in_the_order_of_their_terms)
 
-core: install-dev
+core: programs
 	$(BIN)/coverage run -m pytest --hypothesis-profile=core --hypothesis-seed=0 $(CORE_TESTS) $(addprefix --deselect ,$(CORE_LEAVES))
 	$(BIN)/coverage report --skip-covered
 
-mutants: install-dev
+mutants: programs
 	$(BIN)/python -m tools.mutants
 
 lint: install-dev
@@ -115,10 +115,10 @@ preemptions: install-dev
 	$(BIN)/python -m benchmarks.preemptions --count 20
 	$(BIN)/python -m pytest --all -k "twenty or once" tests/system/test_preempted.py
 
-chaos: install-dev
+chaos: programs
 	$(BIN)/python -m tests.chaos --minutes 10 $(CHAOS)
 
-soak: install-dev
+soak: programs
 	$(BIN)/python -m tests.chaos --minutes 60 $(CHAOS)
 
 # In an environment of their own, so that the audit and the list of packages do not include them.

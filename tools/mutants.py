@@ -3,10 +3,11 @@
     python -m tools.mutants                # all mutants
     python -m tools.mutants money-float    # only the named mutants
 
-The exit status is 1 if a mutant survives or cannot be planted, or if its tests do not run or take too long. It is 2 if the tests already
-fail in the unchanged code. The working tree is never changed.
+The exit status is 1 if a mutant survives or cannot be planted, or if its tests do not run or take too long. It is 2 if a name is unknown, or
+if the tests already fail or take too long in the unchanged code. The working tree is never changed.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tools.planted import MUTANTS, Mutant
 ROOT = Path(__file__).parent.parent
 COPIES = 2  # copies of the code, each running tests at the same time
 LIMIT_S = 300
+LAST_LINES = 60  # of pytest's output, which are shown if the tests fail without any mutant
 Result = Literal["killed", "survived", "not there", "no test ran", "too slow"]
 # Exit statuses of pytest: https://docs.pytest.org/en/stable/reference/exit-codes.html
 RESULTS: dict[int, Result] = {0: "survived", 1: "killed"}
@@ -48,17 +50,25 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def passes(folder: Path, tests: Sequence[str]) -> int | None:
-    """Run the tests. Return pytest's exit status, or None if the tests take longer than the limit."""
+def run_tests(folder: Path, tests: Sequence[str]) -> tuple[int | None, str]:
+    """Run the tests. Return pytest's exit status, or None if the tests take longer than the limit, and pytest's output.
+
+    A test whose external program is missing fails. If it were skipped, its mutants would seem to survive.
+    """
     options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=core", "--hypothesis-seed=0"]
-    words = ["-B", "-m", "pytest", *options, *tests]
+    words = [sys.executable, "-B", "-m", "pytest", *options, *tests]
     try:
         ran = subprocess.run(
-            [sys.executable, *words], cwd=folder, check=False, capture_output=True, timeout=LIMIT_S
+            words,
+            cwd=folder,
+            env={**os.environ, "CI": "true"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT_S,
         )
-    except subprocess.TimeoutExpired:
-        return None
-    return ran.returncode
+    except subprocess.TimeoutExpired as error:
+        return None, (error.output or b"").decode(errors="replace")
+    return ran.returncode, ran.stdout.decode(errors="replace")
 
 
 def attempt(folder: Path, mutant: Mutant) -> Result:
@@ -69,18 +79,26 @@ def attempt(folder: Path, mutant: Mutant) -> Result:
         return "not there"
     path.write_text(after)
     try:
-        ended = passes(folder, mutant.tests)
+        status, _ = run_tests(folder, mutant.tests)
     finally:
         path.write_text(before)
-    return "too slow" if ended is None else RESULTS.get(ended, "no test ran")
+    return "too slow" if status is None else RESULTS.get(status, "no test ran")
 
 
 def main(names: Sequence[str]) -> int:
+    known = [mutant.name for mutant in MUTANTS]
+    if unknown := [name for name in names if name not in known]:
+        sys.stderr.write(f"unknown mutant {', '.join(unknown)}: use {', '.join(known)}\n")
+        return 2
     chosen = [listed_mutant for listed_mutant in MUTANTS if not names or listed_mutant.name in names]
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         first = copied(Path(name))
-        if passes(first, sorted({test for chosen_mutant in chosen for test in chosen_mutant.tests})) != 0:
-            sys.stderr.write("the tests fail without any mutant\n")
+        tests = sorted({test for chosen_mutant in chosen for test in chosen_mutant.tests})
+        status, output = run_tests(first, tests)
+        if status != 0:
+            reason = "fail" if status is not None else f"take longer than {LIMIT_S} s"
+            last = "\n".join(output.splitlines()[-LAST_LINES:])
+            sys.stderr.write(f"{last}\nthe tests {reason} without any mutant\n")
             return 2
         folders: SimpleQueue[Path] = SimpleQueue()
         with ThreadPoolExecutor(COPIES) as pool, tempfile.TemporaryDirectory(prefix="mutants-") as parts:

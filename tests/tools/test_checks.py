@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from tools import mutants as mutants_program
 from tools.checks import ROOT, Problem, core, docs, examples, monitoring, mutants
 from tools.checks import __main__ as program
 from tools.checks.blocks import InvalidBlock, blocks, commands, words_of
@@ -348,6 +349,54 @@ def test_a_mutant_replaces_its_text_only_if_it_occurs_once() -> None:
     assert planted(mutant, "b = 1") is None
     assert planted(mutant, "a = 1\na = 1") is None
     assert planted(mutant, "a = 1") == "a = 2"
+
+
+@pytest.fixture
+def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program for mutants work on a project with one module, one mutant and a test that fails unless CI is set."""
+    profile = "from hypothesis import settings\nsettings.register_profile('core')\n"
+    test = (
+        "import os\nfrom tuner.f import a\ndef test_a():\n    assert a == 1\n    assert 'CI' in os.environ\n"
+    )
+    files = {
+        "pyproject.toml": "",
+        "tuner/f.py": "a = 1\n",
+        "tests/conftest.py": profile,
+        "tests/test_a.py": test,
+    }
+    write(tmp_path, {**files, "trainables/t.py": "", "tools/t.py": ""})
+    monkeypatch.setattr(mutants_program, "ROOT", tmp_path)
+    mutant = Mutant("one", "tuner/f.py", "a = 1", "a = 2", "", ("tests/test_a.py::test_a",))
+    monkeypatch.setattr(mutants_program, "MUTANTS", (mutant,))
+    monkeypatch.delenv("CI", raising=False)
+
+
+@pytest.mark.usefixtures("small_project")
+def test_mutants_are_killed_by_tests_that_fail_if_their_program_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert mutants_program.main(["one"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["killed      one", "1 of 1 mutants killed"]
+
+
+@pytest.mark.usefixtures("small_project")
+def test_unknown_mutants_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutants_program.main(["one", "two"]) == 2
+    assert capsys.readouterr() == ("", "unknown mutant two: use one\n")
+
+
+@pytest.mark.usefixtures("small_project")
+def test_mutants_are_not_planted_if_their_tests_fail_or_take_too_long_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, {"tuner/f.py": "a = 3\n"})
+    assert mutants_program.main([]) == 2
+    err = capsys.readouterr().err
+    assert "assert 3 == 1" in err
+    assert err.endswith("\nthe tests fail without any mutant\n")
+    monkeypatch.setattr(mutants_program, "LIMIT_S", 0)
+    assert mutants_program.main([]) == 2
+    assert capsys.readouterr().err.endswith("\nthe tests take longer than 0 s without any mutant\n")
 
 
 def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> None:
