@@ -204,17 +204,16 @@ def test_death_of_one_rank_fails_the_attempt_with_its_cause(
     assert not any(map(is_living, descendants(driver.supervisor.server.pid)))
 
 
-def test_end_of_the_lease_kills_all_ranks_within_two_seconds(drive: Any) -> None:
+def test_end_of_the_lease_kills_all_ranks(drive: Any) -> None:
     driver = drive("trains", CASES)
-    driver.begin(target_step=9, config={"step_s": 60}, **TWO)
+    driver.begin(target_step=9, config={"step_s": 600}, **TWO)
     driver.until(lambda _: len(ranks_of(driver)) == 2)
     pids = ranks_of(driver)
-    driver.lease_ends_in(0.5)
-    began = time.monotonic()
+    lease_ns = driver.lease_ends_in(0.5)
     paused = driver.until_state("paused")
     assert paused["error"]["kind"] == "lease"
+    assert sum(paused["meter"].values()) <= lease_ns
     assert not any(map(is_living, pids))
-    assert time.monotonic() - began < 0.5 + 2
 
 
 def test_fsdp_training_on_two_nodes_stores_the_files_of_both(drive: Any, on_two_nodes: SecondNode) -> None:
@@ -264,21 +263,20 @@ def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondN
 
 
 def test_end_of_the_lease_kills_the_ranks_on_all_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
-    """The second node ends them by itself, also if the first one hangs."""
+    """The second node ends them by itself, also if the first one hangs. The lease of the first node is too long to end in this test."""
     driver = drive("trains", CASES)
-    driver.begin(target_step=9, lease_s=20, config={"step_s": 60}, **on_two_nodes.order)
+    driver.begin(target_step=9, config={"step_s": 600}, **on_two_nodes.order)
     driver.until(lambda _: len(ranks_of(driver) + on_two_nodes.ranks) == 2)
     pids = on_two_nodes.ranks
     attempt, other = driver.supervisor.attempt, on_two_nodes.supervisor.attempt
     assert other is not None
-    assert 0 <= other.left_ns() - attempt.left_ns() < SECOND  # the first is read first
+    assert other.lease_ns == attempt.lease_ns
+    assert other.left_ns() >= attempt.left_ns()  # the first is read first
     with on_two_nodes.supervisor._changed:
         other.lease_ns = other.watch.total_ns() + SECOND // 2
-    began = time.monotonic()
     paused = driver.until_state("paused")
     assert paused["error"]["kind"] == "lease"
     assert not any(map(is_living, pids))
-    assert time.monotonic() - began < 0.5 + 2
 
 
 def test_end_on_the_first_node_kills_user_code_that_the_second_one_imports(tmp_path: Path) -> None:
