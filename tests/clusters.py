@@ -25,9 +25,9 @@ RUNNING = ExitStack()
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged."""
-    service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
+    service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS)
     RUNNING.callback(service.stop)
-    return service
+    return service.start()
 
 
 @pytest.fixture(scope="session")
@@ -63,12 +63,13 @@ def _breakable_in(home: Path) -> Iterator[Served]:
             AWS_SECRET_ACCESS_KEY="secret",
             AWS_DEFAULT_REGION="us-east-1",
         )
-        storage_of(service).mkdir("checkpoints")
-        service.start()
-        yield service
-        service.stop()
+        try:
+            storage_of(service).mkdir("checkpoints")
+            yield service.start()
+        finally:
+            service.stop()
+            proxy.close()
         assert any(call.startswith("PUT /checkpoints/of/jobs/default/job_") for call in proxy.asked)
-        proxy.close()
 
 
 @pytest.fixture
@@ -118,7 +119,6 @@ def _on_spot_in(home: Path, spot: int, gpus: int = 0) -> Iterator[OnSpot]:
         cluster.wait()
         yield service.start()
     finally:
-        if hasattr(service, "process"):
-            service.stop()
+        service.stop()
         cluster.stop()
     assert left_of(cluster.home) == []

@@ -5,6 +5,7 @@ all its processes.
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -63,6 +64,7 @@ class Served:
         self._log = home / "serve.log"
 
     def start(self) -> "Served":
+        """Start the service, and wait until it is ready. If it does not become ready, stop it."""
         self.home.mkdir(parents=True, exist_ok=True)
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
@@ -73,13 +75,24 @@ class Served:
                 stderr=log,
                 text=True,
             )
-        assert self.process.stdout is not None
-        printed = self.process.stdout.readline()
+        try:
+            self._wait()
+        except BaseException:  # also Ctrl-C and the time limit of the test
+            self.stop()
+            raise
+        return self
+
+    def _wait(self) -> None:
+        stdout = self.process.stdout
+        assert stdout is not None
+        assert select.select([stdout], [], [], TIMEOUT_S)[0], (
+            f"the service prints nothing within {TIMEOUT_S:.0f} s"
+        )
+        printed = stdout.readline()
         match = re.search(r"http://\S+?(?=,)", printed)
         assert match, f"{printed!r}: {self._log.read_text()[-2000:]}"
         self.client = Client(match[0], (self.home / "api_key").read_text().strip())
         until("the service is ready", self.client.is_ready)
-        return self
 
     def kill_api(self) -> None:
         self.process.kill()
@@ -91,7 +104,9 @@ class Served:
         self.start()
 
     def stop(self) -> None:
-        """Stop the service and everything that it started, in any state."""
+        """Stop the service and everything that it started, in any state. Do nothing if it was never started."""
+        if not hasattr(self, "process"):
+            return
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -99,7 +114,8 @@ class Served:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self.client.close()
+        if hasattr(self, "client"):
+            self.client.close()
         assert self.tuner("stop").returncode == 0
 
     def tuner(self, *words: str) -> subprocess.CompletedProcess[str]:

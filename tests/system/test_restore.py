@@ -24,8 +24,7 @@ def elsewhere(breakable: Served, tmp_path: Path) -> Iterator[Served]:
     shared = {name: value for name, value in breakable.environment.items() if name.startswith("AWS_")}
     service = Served(tmp_path / "elsewhere", TUNER_STORAGE=breakable.storage, **shared)
     yield service
-    if hasattr(service, "process"):
-        service.stop()
+    service.stop()
 
 
 @pytest.mark.parametrize("also_elsewhere", [False, pytest.param(True, marks=pytest.mark.extended)])
