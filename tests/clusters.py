@@ -56,6 +56,7 @@ def _breakable_in(home: Path) -> Iterator[Served]:
         service = Served(
             home,
             prices="local=0.20",
+            gpus=4,
             TUNER_LOCAL_CPUS="4",
             TUNER_STORAGE="s3://checkpoints/of/jobs",
             AWS_ENDPOINT_URL=proxy.url,
@@ -74,8 +75,8 @@ def _breakable_in(home: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def breakable(broken_before: Served) -> Served:
-    """A service whose processes tests may kill. It runs four trials at once, at $0.05 an hour each, and stores
-    checkpoints in S3 over HTTP.
+    """A service whose processes tests may kill. It runs four trials at once, at $0.05 an hour each and with a logical GPU each if they
+    want it, and stores checkpoints in S3 over HTTP.
     """
     if broken_before.process.poll() is not None:
         broken_before.start()

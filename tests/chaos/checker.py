@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.history import Line
+from tests.system.books import Amount, total
 
 FINAL = ("succeeded", "cancelled", "failed")
 
@@ -24,13 +25,11 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger entry. `usd` is in micro-dollars, as everywhere in this module."""
-
     id: str
     entry: str
     kind: str | None
     where: tuple[str, int, int]
-    usd: int
+    amount: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,16 @@ class Found:
 
     id: str
     state: str
-    limit_usd: int
-    posted_usd: int
-    held_usd: int
+    limit: Amount
+    posted: Amount
+    held: Amount
     is_max: bool = True
     entries: Sequence[Entry] = ()
-    open_holds: Sequence[tuple[tuple[str, int, int], int]] = ()
+    open_holds: Sequence[tuple[tuple[str, int, int], Amount]] = ()
     reports: Sequence[Report] = ()
     running: int = 0
     shown_state: str = ""
-    shown_usd: int = 0
+    shown_spend: Amount = field(default_factory=Amount)
     shown_best: tuple[str, int, float] | None = None
     shown_curves: dict[str, list[tuple[int, float | None]]] = field(default_factory=dict)
 
@@ -86,9 +85,10 @@ def broken(history: Iterable[Line], after: After) -> list[Broken]:
     return violations
 
 
-def over(jobs: Iterable[Found]) -> int:
-    """Return the micro-dollars posted and held beyond the budgets."""
-    return sum(max(0, job.posted_usd + job.held_usd - job.limit_usd) for job in jobs)
+def over(jobs: Iterable[Found]) -> Amount:
+    """Return what is posted and held beyond the budgets."""
+    beyond = [job.posted + job.held - job.limit for job in jobs]
+    return total(Amount(max(0, amount.usd), max(0, amount.gpu_ms)) for amount in beyond)
 
 
 def _submissions(lines: Sequence[Line], after: After) -> Iterator[Broken]:
@@ -159,34 +159,36 @@ def _ledger(job: Found) -> Iterator[Broken]:
         name for name, count in Counter(ledger_entry.id for ledger_entry in job.entries).items() if count > 1
     ]:
         yield Broken("P3 doubled", job.id, f"entry {doubled[0]} is there twice")
-    holds: dict[tuple[str, int, int], int] = defaultdict(int)
-    posted = 0
+    holds: dict[tuple[str, int, int], Amount] = defaultdict(Amount)
+    posted = Amount()
     for entry in job.entries:
-        holds[entry.where] += {"hold": entry.usd, "correct": 0}.get(entry.entry, -entry.usd)
-        posted += entry.usd if entry.entry in ("post", "correct") else 0
-        if holds[entry.where] < 0:
+        if entry.entry == "hold":
+            holds[entry.where] += entry.amount
+        elif entry.entry != "correct":
+            holds[entry.where] -= entry.amount
+        if entry.entry in ("post", "correct"):
+            posted += entry.amount
+        if not Amount().fits(holds[entry.where]):
             yield Broken("P3 sums", job.id, f"{entry.id} takes more than its hold has")
-        if sum(holds.values()) + posted > job.limit_usd:
-            detail = f"{entry.id}: {posted} posted, {sum(holds.values())} held of {job.limit_usd}"
+        if not (total(holds.values()) + posted).fits(job.limit):
+            detail = f"{entry.id}: {posted} posted, {total(holds.values())} held of {job.limit}"
             yield Broken("P3 overspent", job.id, detail)
-    yield from _account(job, posted, {where: usd for where, usd in holds.items() if usd})
+    yield from _account(job, posted, {where: held for where, held in holds.items() if held != Amount()})
 
 
-def _account(job: Found, posted: int, held: dict[tuple[str, int, int], int]) -> Iterator[Broken]:
+def _account(job: Found, posted: Amount, held: dict[tuple[str, int, int], Amount]) -> Iterator[Broken]:
     """P3: compare the sums of the entries with the account."""
-    if (posted, sum(held.values())) != (job.posted_usd, job.held_usd):
-        sums = f"{posted} posted and {sum(held.values())} held"
-        yield Broken(
-            "P3 sums", job.id, f"{sums} by its entries, {job.posted_usd} and {job.held_usd} by its account"
-        )
-    if held != {where: usd for where, usd in job.open_holds if usd}:
+    if (posted, total(held.values())) != (job.posted, job.held):
+        sums = f"{posted} posted and {total(held.values())} held"
+        yield Broken("P3 sums", job.id, f"{sums} by its entries, {job.posted} and {job.held} by its account")
+    if held != {where: amount for where, amount in job.open_holds if amount != Amount()}:
         yield Broken("P3 sums", job.id, "the open holds are not those of its entries")
-    if job.posted_usd + job.held_usd > job.limit_usd:
-        yield Broken("P3 overspent", job.id, f"{job.posted_usd} and {job.held_usd} held of {job.limit_usd}")
-    if job.state in FINAL and job.held_usd:
-        yield Broken("P3 held", job.id, f"it is over, and holds {job.held_usd}")
-    if job.shown_usd != job.posted_usd:
-        yield Broken("P3 sums", job.id, f"the bill says {job.shown_usd}, the account {job.posted_usd}")
+    if not (job.posted + job.held).fits(job.limit):
+        yield Broken("P3 overspent", job.id, f"{job.posted} and {job.held} held of {job.limit}")
+    if job.state in FINAL and job.held != Amount():
+        yield Broken("P3 held", job.id, f"it is over, and holds {job.held}")
+    if job.shown_spend != job.posted:
+        yield Broken("P3 sums", job.id, f"the bill says {job.shown_spend}, the account {job.posted}")
 
 
 def _processes(after: After) -> Iterator[Broken]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.chaos.checker import After, Entry, Found, Report
 from tests.chaos.deployment import Deployment
-from tests.system.books import micro
+from tests.system.books import Amount, amount
 from tuner.client import ApiError, Client
 from tuner.database.sqlite import sqlite3
 
@@ -42,32 +42,38 @@ def after(deployment: Deployment, read: Read) -> After:
         jobs_after = [
             _found(client, read, row)
             for row in read(
-                "SELECT j.id, j.state, a.limit_usd, a.posted_usd, a.held_usd FROM jobs j JOIN accounts a ON a.job = j.id "
-                "ORDER BY j.created_at"
+                "SELECT j.id, j.state, a.limit_usd, a.limit_gpu_ms, a.posted_usd, a.posted_gpu_ms, a.held_usd, a.held_gpu_ms "
+                "FROM jobs j JOIN accounts a ON a.job = j.id ORDER BY j.created_at"
             )
         ]
     return After(jobs_after, keys, deployment.left())
 
 
 def _found(client: Client, read: Read, row: tuple[Any, ...]) -> Found:
-    name, state, *money = row
+    name, state, *amounts = row
     its = f"WHERE job = '{name}'"
-    entries = read(f"SELECT id, entry, kind, trial, attempt, slice, usd FROM entries {its} ORDER BY seq")
-    holds = read(f"SELECT trial, attempt, slice, usd FROM holds {its} AND state = 'open'")
+    entries = read(
+        f"SELECT id, entry, kind, trial, attempt, slice, usd, gpu_ms FROM entries {its} ORDER BY seq"
+    )
+    holds = read(f"SELECT trial, attempt, slice, usd, gpu_ms FROM holds {its} AND state = 'open'")
     reports = read(f"SELECT trial, step, attempt, value FROM reports {its} ORDER BY trial, step")
     ((running,),) = read(f'SELECT count(*) FROM attempts {its} AND "end" IS NULL')
+    bill = client.bill(name)
     return Found(
         name,
         state,
-        *money,
+        limit=Amount(*amounts[0:2]),
+        posted=Amount(*amounts[2:4]),
+        held=Amount(*amounts[4:6]),
         entries=[
-            Entry(id, entry, kind, (trial, n, part), usd) for id, entry, kind, trial, n, part, usd in entries
+            Entry(id, entry, kind, (trial, n, part), Amount(*units))
+            for id, entry, kind, trial, n, part, *units in entries
         ],
-        open_holds=[((trial, n, part), usd) for trial, n, part, usd in holds],
+        open_holds=[((trial, n, part), Amount(*units)) for trial, n, part, *units in holds],
         reports=[Report(*report_row) for report_row in reports],
         running=running,
         shown_state=client.job(name).state,
-        shown_usd=micro(client.bill(name).total_usd),
+        shown_spend=amount(bill.total_usd, bill.gpu_hours),
         shown_best=_best(client, name),
         shown_curves={
             trial.id: [(point.step, point.metric) for point in client.trial(name, trial.id).curve]

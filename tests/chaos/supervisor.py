@@ -164,7 +164,7 @@ def _print_figures(
     kinds = {fault.name: fault.of for fault in settings.faults}
     outcome.jobs = len(after.jobs)
     outcome.process_faults = sum(times for name, times in by_name.items() if kinds[name] == "process")
-    rules = [violation.rule for violation in outcome.broken]
+    rules, over = [violation.rule for violation in outcome.broken], checker.over(after.jobs)
     failed = [line.facts["status"] for line in lines if line.what == "failed"]
     outcome.lines = [
         f"faults: {sum(by_name.values())}, of processes {outcome.process_faults}",
@@ -172,7 +172,7 @@ def _print_figures(
         f"jobs: {len(after.jobs)}, all over {'never' if took is None else f'{took:.0f} s'} after the faults; "
         f"reports: {sum(len(job.reports) for job in after.jobs)}",
         f"lost: {sum('lost' in rule for rule in rules)}, doubled: {sum('doubled' in rule for rule in rules)}, "
-        f"micro-dollars over: {checker.over(after.jobs)}, otherwise broken: "
+        f"micro-dollars over: {over.usd}, GPU milliseconds over: {over.gpu_ms}, otherwise broken: "
         f"{sum('lost' not in rule and 'doubled' not in rule for rule in rules)}",
         f"answers that a customer tried again after: {len(failed)}, of them other than 503 or none: "
         f"{sum(status not in (0, 503) for status in failed)}",

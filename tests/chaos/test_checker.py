@@ -6,27 +6,34 @@ import pytest
 
 from tests.chaos.checker import After, Broken, Entry, Found, Report, broken, over
 from tests.chaos.history import Line
+from tests.system.books import Amount
+
+
+def seconds(count: int) -> Amount:
+    """Return the price of a worker with one GPU for so many seconds, at a micro-dollar per second."""
+    return Amount(count, 1000 * count)
+
 
 WHERE, NEXT = ("t0", 1, 1), ("t0", 1, 2)
 JOB = Found(
     "job_a",
     "succeeded",
-    limit_usd=100,
-    posted_usd=70,
-    held_usd=0,
+    limit=seconds(100),
+    posted=seconds(70),
+    held=Amount(),
     entries=(
-        Entry("h1", "hold", None, WHERE, 60),
-        Entry("p1", "post", "train", WHERE, 50),
-        Entry("r1", "release", None, WHERE, 10),
-        Entry("h2", "hold", None, NEXT, 50),
-        Entry("p2", "post", "train", NEXT, 20),
-        Entry("c1", "correct", "train", NEXT, -5),
-        Entry("c2", "correct", "lost", NEXT, 5),
-        Entry("r2", "release", None, NEXT, 30),
+        Entry("h1", "hold", None, WHERE, seconds(60)),
+        Entry("p1", "post", "train", WHERE, seconds(50)),
+        Entry("r1", "release", None, WHERE, seconds(10)),
+        Entry("h2", "hold", None, NEXT, seconds(50)),
+        Entry("p2", "post", "train", NEXT, seconds(20)),
+        Entry("c1", "correct", "train", NEXT, seconds(-5)),
+        Entry("c2", "correct", "lost", NEXT, seconds(5)),
+        Entry("r2", "release", None, NEXT, seconds(30)),
     ),
     reports=(Report("t0", 1, 1, 0.5), Report("t0", 2, 2, 0.75), Report("t1", 1, 1, None)),
     shown_state="succeeded",
-    shown_usd=70,
+    shown_spend=seconds(70),
     shown_best=("t0", 2, 0.75),
     shown_curves={"t0": [(1, 0.5), (2, 0.75)], "t1": [(1, None)], "t2": []},
 )
@@ -48,14 +55,14 @@ def with_changes(**changes: object) -> After:
 
 def test_correct_history_breaks_no_rule() -> None:
     assert broken(LINES, WELL) == []
-    assert over(WELL.jobs) == 0
+    assert over(WELL.jobs) == Amount()
 
 
 def without(entry: str) -> tuple[Entry, ...]:
     return tuple(ledger_entry for ledger_entry in JOB.entries if ledger_entry.id != entry)
 
 
-MORE = (*JOB.entries, Entry("h3", "hold", None, ("t1", 1, 1), 40))
+MORE = (*JOB.entries, Entry("h3", "hold", None, ("t1", 1, 1), seconds(40)))
 AFTERWARDS: dict[str, tuple[str, After]] = {
     "an acknowledged job is gone": ("P1 lost", After([], [("key", "job_a")])),
     "a job is there twice": ("P1 lost", replace(WELL, jobs=[JOB, JOB])),
@@ -75,14 +82,22 @@ AFTERWARDS: dict[str, tuple[str, After]] = {
     "an entry is gone": ("P3 sums", with_changes(entries=without("c2"))),
     "more is posted than was held": ("P3 sums", with_changes(entries=without("h2"))),
     "a hold was never settled": ("P3 sums", with_changes(entries=without("r2"))),
-    "held beyond the budget for a moment": ("P3 overspent", with_changes(limit_usd=99)),
-    "spent beyond the budget": ("P3 overspent", with_changes(limit_usd=69)),
+    "held beyond the budget for a moment": ("P3 overspent", with_changes(limit=Amount(99, 100_000))),
+    "GPU time held beyond the budget for a moment": (
+        "P3 overspent",
+        with_changes(limit=Amount(100, 99_999)),
+    ),
+    "GPU time spent beyond the budget": ("P3 overspent", with_changes(limit=Amount(100, 69_999))),
+    "spent beyond the budget": ("P3 overspent", with_changes(limit=Amount(69, 100_000))),
     "held at its end": (
         "P3 held",
-        with_changes(entries=MORE, open_holds=((("t1", 1, 1), 40),), held_usd=40, limit_usd=200),
+        with_changes(
+            entries=MORE, open_holds=((("t1", 1, 1), seconds(40)),), held=seconds(40), limit=seconds(200)
+        ),
     ),
-    "an open hold without an entry": ("P3 sums", with_changes(open_holds=((WHERE, 1),))),
-    "another bill is shown": ("P3 sums", with_changes(shown_usd=71)),
+    "an open hold without an entry": ("P3 sums", with_changes(open_holds=((WHERE, seconds(1)),))),
+    "another bill is shown": ("P3 sums", with_changes(shown_spend=Amount(71, 70_000))),
+    "other GPU-hours are shown": ("P3 sums", with_changes(shown_spend=Amount(70, 70_001))),
     "an attempt of a job that is over": ("P4 attempt", with_changes(running=1)),
     "a driver is left": ("P4 process", replace(WELL, processes=["77: python -m tuner.service.driver"])),
     "a job is not over": ("P5 not over", with_changes(state="running", shown_state="running")),
@@ -125,8 +140,11 @@ def test_processes_of_a_running_job_break_no_rule() -> None:
     assert broken(LINES[:-1], after) == [Broken("P5 not over", "job_a", "it is running")]
 
 
-def test_overspend_is_exact_to_the_micro_dollar() -> None:
-    def beyond(limit: int) -> int:
-        return over([replace(JOB, limit_usd=limit, held_usd=5)])
+def test_overspend_is_exact_to_the_micro_dollar_and_the_millisecond() -> None:
+    def beyond(limit: Amount) -> Amount:
+        return over([replace(JOB, limit=limit, held=seconds(5))])
 
-    assert [beyond(75), beyond(74), beyond(70)] == [0, 1, 5]
+    assert beyond(seconds(75)) == Amount()
+    assert beyond(Amount(74, 75_000)) == Amount(usd=1)
+    assert beyond(Amount(75, 74_999)) == Amount(gpu_ms=1)
+    assert beyond(seconds(70)) == seconds(5)

@@ -13,7 +13,8 @@ from tests.system.serving import Served, until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 BUDGET = {"usd": 0.02, "trials": 40}
 STEP_S = 2.0
-USD_PER_S = 0.05 / 3600  # of a worker with one of the two CPUs of a machine of $0.10 per hour
+USD_PER_H = 0.05  # of a worker with one of the four CPUs and GPUs of a machine of $0.20 per hour
+USD_PER_S = USD_PER_H / 3600
 ASHA = {"scheduler": "asha", "sampler": "tpe", "seed": 7}
 
 
@@ -29,9 +30,18 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
     breakable: Served, killed: tuple[str, ...]
 ) -> None:
     """Kill one after another. Before the driver is killed at the end, the budget is reduced to a little more than the
-    job has spent and held.
+    job has spent and held. The job also has GPU-hours, and a shared budget.
     """
-    job = breakable.submit("steady:train", budget=BUDGET, algorithm=ASHA, constants={"step_s": STEP_S}).id
+    shared = f"kills-{len(killed)}"
+    breakable.client.put_budget(shared, usd=1, gpu_hours=1, match={"budget": shared})
+    job = breakable.submit(
+        "steady:train",
+        budget={**BUDGET, "gpu_hours": gpu_hours(BUDGET["usd"])},
+        algorithm=ASHA,
+        constants={"step_s": STEP_S},
+        resources={"gpus": 1, "max_concurrent_trials": 1},
+        tags={"budget": shared},
+    ).id
     received, after = first_reports(breakable, job, 2)
     seen = 2
     for process in killed:
@@ -47,6 +57,8 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
         if event.type == "report"
     ]
     check_spent(breakable, job, usd, step_s=STEP_S)
+    assert breakable.client.bill(job).gpu_hours > 0
+    books.check_shared(breakable.client, shared, [job])
     done, reference = decided(breakable.client, job), undisturbed(budget=BUDGET, algorithm=ASHA)
     assert len(done.reports) > len(killed)
     assert done.reports == reference.reports[: len(done.reports)]
@@ -86,11 +98,16 @@ def kill(served: Served, job: str, process: str) -> None:
             served.start()
 
 
+def gpu_hours(usd: float) -> float:
+    """Return the GPU-hours of a worker that costs so much, and a second more, so that the dollars run out first."""
+    return usd / USD_PER_H + 1 / 3600
+
+
 def tightened(served: Served, job: str) -> float:
     """Reduce the job's budget to slightly more than it has spent and held, and return the new budget in USD."""
     spend = served.client.job(job).spend
     usd = round(spend.usd + spend.held_usd + 0.0003, 6)
-    served.client.patch(job, budget={"usd": usd})
+    served.client.patch(job, budget={"usd": usd, "gpu_hours": gpu_hours(usd)})
     return usd
 
 
