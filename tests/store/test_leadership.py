@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Connection
 from sqlalchemy.exc import InternalError
 
 from tests.fakes import FakeClock, database_in
@@ -191,18 +192,22 @@ def test_postgresql_leader_suspended_during_a_write_is_succeeded(
     check(database, terms_min=2)
     with process(hammer.stop_in_a_write, database) as (stopped, _):
         before = len(rows(database))
-        began = time.monotonic()
         after = follow(database)
-        took = time.monotonic() - began
         with Leading(database, system_now).write(after) as db:
+            assert setting(db, "idle_in_transaction_session_timeout") == "3s"
+            assert setting(db, "lock_timeout") == "2s"
             db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({after.token}, 'next')")
         assert stopped.pid is not None
         os.kill(stopped.pid, hammer.CONTINUE)
         stopped.join(120)
         assert stopped.exitcode == hammer.REFUSED
         assert rows(database)[before:] == [after.token]
-    print(f"followed after {took:.1f} s")
+    assert LEASE_NS <= 3 * NS
     database.dispose()
+
+
+def setting(db: Connection, name: str) -> str:
+    return str(db.exec_driver_sql(f"SHOW {name}").scalar_one())
 
 
 @pytest.mark.needs("postgresql")
@@ -250,7 +255,9 @@ def order_next_launch(leading: Leading) -> None:
 def follow(database: Database) -> Term:
     """Wait until a new service leads, and return its term."""
     leading = Leading(database, system_now)
+    deadline = time.monotonic() + 60
     while (term := leading.term()) is None:
+        assert time.monotonic() < deadline, "no service leads within 60 s"
         time.sleep(0.05)
     return term
 
