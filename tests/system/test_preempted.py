@@ -86,6 +86,7 @@ def test_repeatedly_preempted_job_ends_like_an_undisturbed_job(
     assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
     assert decided(on_spot.client, job) == undisturbed(**decisive(trials))
     it_is_on_the_record(on_spot, job, ways)
+    until("the job holds nothing", lambda: on_spot.client.job(job).spend.held_usd == 0)
 
 
 def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None:
@@ -116,11 +117,6 @@ def it_is_on_the_record(served: OnSpot, job: str, ways: tuple[str, ...]) -> None
             assert {later_attempt.from_step for later_attempt in later} <= {attempt.to_step}, (
                 "steps were lost in spite of the notice"
             )
-
-
-def test_jobs_hold_no_money_after_preemptions(on_spot: OnSpot) -> None:
-    for job in on_spot.client.jobs():
-        until(f"{job.name} holds nothing", lambda job=job: on_spot.client.job(job.id).spend.held_usd == 0)
 
 
 @pytest.mark.extended
