@@ -1,6 +1,7 @@
 """The operator's commands: `tuner migrate`, `tuner doctor` and `tuner dashboard`."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests.cli.conftest import Tuner
 from tests.upgrades import made_up
+from tuner.cli import server
 from tuner.cli.main import app
 from tuner.database.database import Database, newest_revision
 
@@ -114,9 +116,12 @@ def test_service_with_unwritable_storage_does_not_start(
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNER_STORAGE", str(tmp_path / "file/storage"))
     monkeypatch.setenv("TUNER_PORT", "0")
+    sockets, listen = list[socket.socket](), server.listen
+    monkeypatch.setattr(server, "listen", lambda settings: sockets.append(listen(settings)) or sockets[-1])
     result = CliRunner().invoke(app, ["serve"])
     assert result.exit_code == 1
     assert "create the folder or bucket of TUNER_STORAGE" in result.stderr
+    assert [listening.fileno() for listening in sockets] == [-1], "the socket is not closed"
 
 
 def test_dashboard_opens_the_ray_page_of_a_job_without_the_key_in_its_url(

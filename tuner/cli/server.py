@@ -50,13 +50,13 @@ def run() -> None:
     refuse_without_key(settings)  # before `build`, which creates a key if none exists
     home = HomeLock(settings)
     try:
-        _serve(settings, home)
+        with listen(settings) as listening:
+            _serve(settings, home, listening)
     finally:
         home.release()
 
 
-def _serve(settings: Settings, home: "HomeLock") -> None:
-    listening = listen(settings)
+def _serve(settings: Settings, home: "HomeLock", listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     home.describe(f"the service at {url}")
