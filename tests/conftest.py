@@ -45,7 +45,7 @@ GROUPS = {
         "cluster/test_dashboard.py",
     ),
     "breakable cluster": ("system/test_kills.py", "system/test_checkpoints.py", "system/test_restore.py"),
-    "spot cluster": ("system/test_preempted.py", "system/test_spot_gate.py", "cluster/test_telling.py"),
+    "spot cluster": ("system/test_preempted.py", "system/test_spot_self_test.py", "cluster/test_telling.py"),
     "browser": (
         "browser/test_actions.py",
         "browser/test_dashboards.py",

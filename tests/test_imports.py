@@ -29,7 +29,7 @@ SAMPLE = (
     "contracts/test_simulated_jobs_in_sql.py",
     "domain/test_budget.py",
     "planning/test_pilot.py",
-    "service/test_door.py",
+    "service/test_self_tests.py",
     "store/test_journal_rows.py",
     "tuning/test_decide.py",
 )

@@ -19,7 +19,7 @@ from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver import spot_eligibility
 from tuner.driver.launch_context import LaunchContext
-from tuner.driver.main import pass_gate
+from tuner.driver.main import pass_self_test
 from tuner.driver.paid_work import PaidActorLost
 from tuner.driver.spot_eligibility import (
     LEAST_NS,
@@ -47,7 +47,7 @@ def priced(machine: WorkerMachine) -> Offer | None:
     return Offer("cheap", Price(36_000), 2, 0) if machine is CHEAP else None
 
 
-def gate(
+def eligibility_of(
     database: Database,
     actors: FakeActors,
     *,
@@ -55,9 +55,9 @@ def gate(
     may_continue: Any = lambda: True,
     usd: int = 36_000_000,
 ) -> SpotEligibility:
-    """Return the gate of the job, which is created if it does not exist.
+    """Return the eligibility of the job, which is created if it does not exist.
 
-    $36 pays for ten hours of an on-demand trial. The gate looks for each offer once, without waiting.
+    $36 pays for ten hours of an on-demand trial. It looks for each offer once, without waiting.
     """
     with database.read() as db:
         known = launches.get(db, JOB)
@@ -101,14 +101,14 @@ def begin_a_trial(database: Database) -> None:
 
 def test_self_test_runs_on_demand_if_available(database: Database) -> None:
     actors = FakeActors([DEMAND, SPOT], [Verdict(True)])
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert actors.requested_offers == [DEMAND]
     assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
 
 
 def test_self_test_runs_on_spot_if_on_demand_is_unavailable(database: Database) -> None:
     actors = FakeActors([SPOT], [Verdict(True)])
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert actors.requested_offers == [DEMAND, SPOT]
     assert account(database).posted.usd == SPOT.price.of(NS)
 
@@ -124,7 +124,7 @@ def test_wait_for_a_machine_is_free_and_unbounded_while_job_runs(
         assert actors.orders or account(database).held.usd == Money(0)
         return True
 
-    patient = gate(database, actors, may_continue=may_continue)
+    patient = eligibility_of(database, actors, may_continue=may_continue)
     assert refusal(patient) is None
     assert len(actors.requested_offers) == actors.left > 20
 
@@ -139,7 +139,9 @@ def test_start_timeout_grows_until_a_slow_process_starts(
         return len(waited) > 20
 
     monkeypatch.setattr(spot_eligibility, "wait_until", wait_until)
-    assert refusal(replace(gate(database, FakeActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    assert (
+        refusal(replace(eligibility_of(database, FakeActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
+    )
     assert waited[:6] == [1, 1, 2, 2, 4, 4]
     assert set(waited[14:20]) == {STARTS_WITHIN_S}
 
@@ -148,14 +150,14 @@ def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
     looks = iter([True] * 100)
     actors = FakeActors([])
     with pytest.raises(Abandoned):
-        refusal(gate(database, actors, may_continue=lambda: next(looks, False)))
+        refusal(eligibility_of(database, actors, may_continue=lambda: next(looks, False)))
     assert len(actors.requested_offers) == actors.left
     assert not actors.orders
 
 
 def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> None:
     actors = FakeActors([SPOT], [PaidActorLost, PaidActorLost, Verdict(True)])
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
 
@@ -163,7 +165,7 @@ def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> Non
 def test_self_test_is_paid_at_the_price_of_its_machine(database: Database) -> None:
     """A machine without a known price is returned. The next one costs a hundredth of the offer, and half of it is used."""
     actors = FakeActors([DEMAND], [Verdict(True)], machines=[UNPRICED, CHEAP], takes_ns=3600 * NS)
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 18_000
     assert (len(actors.orders), actors.left) == (1, 3)
 
@@ -179,8 +181,8 @@ def test_job_on_machines_without_a_price_is_refused_after_several_rounds(
     monkeypatch.setattr(spot_eligibility, "wait", lambda *_, **__: None)
     looks = iter([True] * 1000)  # otherwise the test would never end if it failed
     actors = FakeActors([SPOT], [Verdict(True)], machines=[UNPRICED])
-    gated = gate(database, actors, offers=(SPOT,), may_continue=lambda: next(looks, False))
-    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in str(refusal(gated))
+    refusing = eligibility_of(database, actors, offers=(SPOT,), may_continue=lambda: next(looks, False))
+    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in str(refusal(refusing))
     assert actors.left == REFUSED_ROUNDS
     assert account(database).posted.usd == Money(0)
 
@@ -198,7 +200,7 @@ def test_job_says_why_its_self_test_waits_for_another_machine(
 
     monkeypatch.setattr(spot_eligibility, "wait", wait)
     looks = iter([True] * 1000)  # otherwise the test would never end if it failed
-    assert refusal(gate(database, actors, may_continue=lambda: next(looks, False))) is None
+    assert refusal(eligibility_of(database, actors, may_continue=lambda: next(looks, False))) is None
     assert len(details) == REFUSED_ROUNDS + 1
     assert all("the price of the machine that Ray assigned is not known" in detail for detail in details)
     assert detail_of(database) == ""
@@ -212,7 +214,7 @@ def test_actor_is_killed_while_its_hold_is_open(
     held: list[Money] = []
     actors = FakeActors([DEMAND], [verdict, Verdict(True)])
     actors.at_kill = lambda: held.append(account(database).held.usd)
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert len(held) == len(actors.orders)
     assert all(usd > Money(0) for usd in held)
 
@@ -220,26 +222,26 @@ def test_actor_is_killed_while_its_hold_is_open(
 def test_self_test_lost_every_time_raises_unavailable(database: Database) -> None:
     actors = FakeActors([DEMAND], [PaidActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):
-        refusal(gate(database, actors))
+        refusal(eligibility_of(database, actors))
     assert account(database).held.usd == Money(0)
 
 
 @pytest.mark.parametrize("usd", [36_000_000, 360_000_000])
 def test_self_test_time_limit_is_a_share_of_the_budget(database: Database, usd: int) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
-    assert refusal(gate(database, actors, usd=usd)) is None
+    assert refusal(eligibility_of(database, actors, usd=usd)) is None
     assert actors.orders[0].limit_s == pytest.approx(usd / 1000 / SHARE, abs=11)
 
 
 def test_self_test_time_limit_has_a_minimum_for_small_budgets(database: Database) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
-    assert refusal(gate(database, actors, usd=900_000)) is None
+    assert refusal(eligibility_of(database, actors, usd=900_000)) is None
     assert actors.orders[0].limit_s == LEAST_NS / NS - 10
 
 
 def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) -> None:
     actors = FakeActors([SPOT], [Verdict(True)])
-    poor = gate(database, actors, offers=(SPOT,))
+    poor = eligibility_of(database, actors, offers=(SPOT,))
     with database.write() as db:
         ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
     answer = str(refusal(poor))
@@ -256,7 +258,7 @@ def test_reason_with_characters_that_databases_reject_is_stored(
 ) -> None:
     monkeypatch.setattr("tuner.driver.spot_eligibility.code_of", lambda *_: "digest")
     failed = Verdict(False, "the first step failed: \0no file \udcff", lasting=lasting)
-    checked = gate(database, FakeActors([DEMAND], [failed]))
+    checked = eligibility_of(database, FakeActors([DEMAND], [failed]))
     why = refusal(checked)
     with database.read() as db:
         known = self_tests.get(db, PROJECT, checked.row.spec.trainable, "digest")
@@ -276,7 +278,7 @@ def test_reason_with_characters_that_databases_reject_is_stored(
 
 def test_error_in_the_first_step_of_the_self_test_is_to_be_corrected(database: Database) -> None:
     failed = Verdict(False, "the first step failed: ImportError", lasting=False)
-    answer = str(refusal(gate(database, FakeActors([SPOT], [failed]), offers=(SPOT,))))
+    answer = str(refusal(eligibility_of(database, FakeActors([SPOT], [failed]), offers=(SPOT,))))
     assert "the first step failed: ImportError. Correct the cause" in answer
 
 
@@ -284,21 +286,21 @@ def test_inconclusive_self_test_restricts_job_to_on_demand_permanently(
     database: Database,
 ) -> None:
     actors = FakeActors([DEMAND, SPOT], [SLOW])
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert markets(database) == ["on_demand"]
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert len(actors.requested_offers) == 1
 
 
 def test_spot_only_job_is_refused_after_inconclusive_self_test(database: Database) -> None:
     assert "did not finish in time" in str(
-        refusal(gate(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,)))
+        refusal(eligibility_of(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,)))
     )
     assert markets(database) == ["spot"]
 
 
 def test_job_that_fails_self_test_is_refused_even_with_on_demand_offer(database: Database) -> None:
-    assert "it forgets" in str(refusal(gate(database, FakeActors([DEMAND], [FORGETS]))))
+    assert "it forgets" in str(refusal(eligibility_of(database, FakeActors([DEMAND], [FORGETS]))))
     assert markets(database) == ["on_demand", "spot"]
 
 
@@ -306,9 +308,9 @@ def test_job_that_fails_self_test_is_refused_even_with_on_demand_offer(database:
 def test_job_that_began_a_trial_is_not_tested_again(database: Database, verdict: Verdict) -> None:
     """Later changes to its code do not matter: the job keeps its permission."""
     actors = FakeActors([DEMAND, SPOT], [Verdict(True), verdict])
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     begin_a_trial(database)
-    assert refusal(gate(database, actors)) is None
+    assert refusal(eligibility_of(database, actors)) is None
     assert len(actors.requested_offers) == 1
 
 
@@ -316,7 +318,7 @@ def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Dat
     wanted = iter([True] * 3)
     actors = FakeActors([DEMAND], [None])
     with pytest.raises(Abandoned):
-        refusal(gate(database, actors, may_continue=lambda: next(wanted, False)))
+        refusal(eligibility_of(database, actors, may_continue=lambda: next(wanted, False)))
     assert account(database).posted.usd == DEMAND.price.of(NS)
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
@@ -341,7 +343,9 @@ def test_job_that_is_paused_and_resumed_during_the_self_test_is_tested_again(
             return False
         return context.may_begin()
 
-    row, why = pass_gate(gate(database, actors, may_continue=may_continue), context, died_at=None)
+    row, why = pass_self_test(
+        eligibility_of(database, actors, may_continue=may_continue), context, died_at=None
+    )
     assert row.control_request == ("resume" if resumed else "pause")
     assert (why is not None, len(actors.orders)) == ((True, 2) if resumed else (False, 1))
     assert account(database).posted.usd == DEMAND.price.of(NS * len(actors.orders))
@@ -368,7 +372,7 @@ def test_self_test_and_its_wait_count_toward_the_wall_clock(
 def test_self_test_of_dead_driver_is_billed_until_its_death_on_refusal(
     database: Database,
 ) -> None:
-    eligibility = gate(database, FakeActors([], []))
+    eligibility = eligibility_of(database, FakeActors([], []))
     with database.write() as db:
         an_hour = Cost(DEMAND.price.of(3600 * NS), 0)
         hold = OpenHold("former", SELF_TEST, 1, 1, an_hour, Instant(NS), Instant(3601 * NS))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.failpoints.life import NODES, SPOT, Life
+from tests.failpoints.life import NODES, SPOT, UNPRICED, Life
 from tests.mirrors.following import follower
 from tests.packages.making import plain
 from tests.service.restoring import back_up, put_back
@@ -189,9 +189,10 @@ def forgetful(life: Life) -> None:
 
 
 def slow(life: Life) -> None:
-    """The trainable does not complete the restore self-test, but may pass it the next time."""
+    """The restore self-test gets a machine without a price before another one, and does not finish. It may be passed the next time."""
     life.service.cluster.fake_nodes = NODES
     job = life.submit("slow", usd=SPOT_USD, resources=SPOT)
+    life.machines[job] = [UNPRICED, None]
     life.verdicts[job] = Verdict(False, "it did not finish in time", lasting=False)
     life.finish()
     assert life.row(job).state == "succeeded"

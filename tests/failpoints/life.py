@@ -23,6 +23,7 @@ from tuner.cluster.nodes import Node
 from tuner.database.database import Database
 from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
+from tuner.domain.offer import WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver.export_run import ExportRun
 from tuner.driver.spot_eligibility import SpotEligibility
@@ -50,6 +51,10 @@ NODES = [
     Node("spot", 2, 0, 8 << 30, {**KIND, "ray.io/market-type": "spot"}),
 ]
 SPOT = {"market": "spot_with_fallback"}
+# The catalogue has no spot price of this type.
+UNPRICED = WorkerMachine(
+    {"node.kubernetes.io/instance-type": "Standard_B2ms", "ray.io/market-type": "spot"}, 2, 0
+)
 
 
 @dataclass
@@ -144,6 +149,8 @@ class Life:
         )
         self.acks, self.tell = earlier.acks, tell
         self.verdicts: dict[str, Verdict] = {}
+        #: The machines that the self-test of a job is given, in order. The last one is given again.
+        self.machines: dict[str, list[WorkerMachine | None]] = {}
         self._cluster = Cluster(tell=tell)
         self._cluster.statuses = dict.fromkeys(earlier.submitted, "failed")
         self._clock = Clock(time.time_ns() + late_s * NS)
@@ -248,8 +255,9 @@ class Life:
         post.record_versions()
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
-            actors = FakeActors(list(row.offers), [self.verdicts[job]])
-            gate = SpotEligibility(
+            machines = list(self.machines.get(job, [None]))
+            actors = FakeActors(list(row.offers), [self.verdicts[job]], machines=machines)
+            eligibility = SpotEligibility(
                 database=post.database,
                 row=row,
                 epoch=post.epoch,
@@ -258,8 +266,8 @@ class Life:
                 start_actor=actors,
                 find=finder(self.service.settings, row.offers),
             )
-            if (why := gate.refusal(died_at=None)) is not None:
-                gate.refuse(why, died_at=None)
+            if (why := eligibility.refusal(died_at=None)) is not None:
+                eligibility.refuse(why, died_at=None)
                 return None
 
         def journal(database: Database, name: str, project: str, at: Instant) -> Journal:

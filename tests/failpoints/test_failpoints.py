@@ -98,7 +98,7 @@ def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, message: 
 def test_driver_failpoints_are_passed_only_to_drivers() -> None:
     for text, is_passed in (
         ("driver.turn:after", True),
-        ("gate.hold:before", True),
+        ("self_test.hold:before", True),
         ("job.submit:after", False),
     ):
         env = driver_env(Settings.from_env({"TUNER_FAILPOINT": text}), {})

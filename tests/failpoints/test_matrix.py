@@ -24,7 +24,7 @@ DIFFERENT = (
     "leading.term",  # a savepoint around the first insert
     "controller.relaunch",  # a leader's write: a shared lock on its term, and a timeout
     "driver.turn",  # row locks on the launch, the account and the budgets above it; holds and ledger entries
-    "gate.settle",  # the same, outside of a driver's turn
+    "self_test.settle",  # the same, outside of a driver's turn
     "restore.accounts",  # tables that pg_restore has filled
 )
 

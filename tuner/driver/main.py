@@ -58,17 +58,17 @@ class SystemClock:
         return time.monotonic_ns()
 
 
-def pass_gate(
-    gate: SpotEligibility, context: LaunchContext, *, died_at: Instant | None
+def pass_self_test(
+    eligibility: SpotEligibility, context: LaunchContext, *, died_at: Instant | None
 ) -> tuple[JobRow, str | None]:
-    """Return the job's newest row, and why the job may not run according to the gate. None means that it may run, or should not begin.
+    """Return the job's newest row, and why the job may not run according to the restore self-test. None means that it may run, or should not begin.
 
     If the self-test was abandoned, but the job should begin again, the test is repeated. Otherwise a job that is paused and resumed during
     the test would run without it.
     """
     while True:
         try:
-            why = gate.refusal(died_at=died_at)
+            why = eligibility.refusal(died_at=died_at)
         except Abandoned:
             row = context.row()
             if not should_begin(row, system_now()):
@@ -253,7 +253,7 @@ def _eligible_row(
         heartbeat.turns()
         return context.may_begin()
 
-    gate = SpotEligibility(
+    eligibility = SpotEligibility(
         database=context.database,
         row=row,
         epoch=context.epoch,
@@ -265,10 +265,10 @@ def _eligible_row(
         find=find,
         is_available=lambda offer: places is None or places.has_machine(offer),
     )
-    row, why = pass_gate(gate, context, died_at=died_at)
+    row, why = pass_self_test(eligibility, context, died_at=died_at)
     if why is not None:
         heartbeat.stop()
-        gate.refuse(why, died_at=died_at)
+        eligibility.refuse(why, died_at=died_at)
         return None
     # Make the places again, because the self-test may have removed the job's spot offers.
     return row, _places(row, machines)

@@ -137,7 +137,7 @@ class SpotEligibility:
         The result is stored under two digests of the code: the digest that drivers compute, and the digest that the service computed when
         this job was submitted (`seen`). When a later job is submitted, the service finds the result by the second digest.
         """
-        with self.database.write("gate.note") as db:
+        with self.database.write("self_test.note") as db:
             self_tests.put(db, self.row.project, result)
             if self.seen is not None:
                 as_submitted = replace(result, code=self_tests.as_submitted(self.seen))
@@ -150,7 +150,7 @@ class SpotEligibility:
         is when that driver stopped, and the holds are billed until then. None means now.
         """
         now = system_now()
-        with self.database.write("gate.refuse") as db:
+        with self.database.write("self_test.refuse") as db:
             launches.check(db, self.row.id, self.epoch)
             close_open(db, self.row.project, self.row.id, died_at=died_at or now, at=now)
             jobs.move(db, self.row.id, "failed", "error", at=now, detail=f"/resources/market: {why}")
@@ -160,7 +160,7 @@ class SpotEligibility:
         """Remove the spot offers from the job. Return False, and change nothing, if the job has spot offers only."""
         rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
         if rest:
-            with self.database.write("gate.on_demand") as db:
+            with self.database.write("self_test.on_demand") as db:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
                 detail = f"the job uses only on-demand machines, because the restore self-test was not passed: {why}"
@@ -170,7 +170,7 @@ class SpotEligibility:
 
     def _show(self, detail: str) -> None:
         """Set the detail of the running job."""
-        with self.database.write("gate.show") as db:
+        with self.database.write("self_test.show") as db:
             launches.check(db, self.row.id, self.epoch)
             jobs.move(db, self.row.id, "running", None, at=system_now(), detail=detail)
         if detail:
@@ -180,7 +180,7 @@ class SpotEligibility:
 
     def _tested(self, died_at: Instant | None) -> Verdict:
         """Run the test, and repeat it if its machine is lost."""
-        with self.database.write("gate.settle_former") as db:
+        with self.database.write("self_test.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = system_now()
             # The job has had no attempt yet, so only a test that an earlier driver began can have left a hold open.
@@ -245,7 +245,7 @@ class SpotEligibility:
         number = next(self._numbers)
         name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(self.row.spec.resources.on_one_node)
-        with self.database.write("gate.hold") as db:
+        with self.database.write("self_test.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = system_now(), (name, SELF_TEST, self.epoch, number)
             affords = rate.affords_ns(allowed(db, self.row, now))
@@ -255,7 +255,7 @@ class SpotEligibility:
                 return Verdict(False, NO_MONEY, lasting=False)
 
         def settle(used: Mapping[CostKind, Cost]) -> None:
-            with self.database.write("gate.settle") as db:
+            with self.database.write("self_test.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, system_now())
 
         with billed(actor, rate, limit_ns, "setup", settle):

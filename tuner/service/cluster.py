@@ -252,7 +252,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
         env["TUNER_PRICES"] = settings.prices
     if settings.node_prices:
         env["TUNER_NODE_PRICES"] = ",".join(f"{kind}={usd}" for kind, usd in settings.node_prices.items())
-    if settings.failpoint.startswith(("driver.", "gate.", "export.")):
+    if settings.failpoint.startswith(("driver.", "self_test.", "export.")):
         env["TUNER_FAILPOINT"] = settings.failpoint
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
     if settings.passes_url_in_file:

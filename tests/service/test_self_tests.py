@@ -18,7 +18,7 @@ WANTED = {"market": "spot", "max_concurrent_trials": 1}
 
 
 def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
-    """Start the job's spot gate with this verdict. Record a refusal, and return its reason or None."""
+    """Start the restore self-test of the job with this verdict. Record a refusal, and return its reason or None."""
     one_pass(service)
     epoch = launch_of(service, job).epoch
     with service.database.write() as db:
@@ -26,7 +26,7 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         jobs.begin_running(db, job, at=service.now())
         row = jobs.get(db, job)
     seen = service.cluster.codes[-1]
-    gate = SpotEligibility(
+    eligibility = SpotEligibility(
         database=service.database,
         row=row,
         epoch=epoch,
@@ -36,9 +36,9 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         start_actor=FakeActors(list(row.offers), [verdict]),
         find=lambda machine: None,
     )
-    why = gate.refusal(died_at=None)
+    why = eligibility.refusal(died_at=None)
     if why is not None:
-        gate.refuse(why, died_at=None)
+        eligibility.refuse(why, died_at=None)
     return why
 
 
