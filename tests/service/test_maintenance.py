@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.upgrades import made_up
-from tuner.database.database import newest_revision
+from tuner.database.database import Database, newest_revision
 from tuner.domain.errors import Conflict, Invalid
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
@@ -17,8 +17,10 @@ from tuner.worker.limits import UserCodeLimits
 
 def test_empty_database_is_migrated_once(tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
-    assert migrate(settings) == Migrated(None, newest_revision())
-    assert migrate(settings) == Migrated(newest_revision(), newest_revision())
+    assert migrate(settings) == Migrated(Database(settings.database_url).address, None, newest_revision())
+    assert migrate(settings) == Migrated(
+        Database(settings.database_url).address, newest_revision(), newest_revision()
+    )
 
 
 def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: Path) -> None:
@@ -37,8 +39,12 @@ def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: P
             downgrade(settings, before)
         service.leading.give_up()
         service.database.dispose()
-        assert downgrade(settings, before) == Migrated(made_up.REVISION, before)
-        assert migrate(settings) == Migrated(before, made_up.REVISION)
+        assert downgrade(settings, before) == Migrated(
+            Database(settings.database_url).address, made_up.REVISION, before
+        )
+        assert migrate(settings) == Migrated(
+            Database(settings.database_url).address, before, made_up.REVISION
+        )
         assert downgrade(settings, before).after == before
         with pytest.raises(Invalid, match=f"not a revision before {before}; the earlier revisions: none"):
             downgrade(settings, before)
