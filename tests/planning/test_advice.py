@@ -57,8 +57,8 @@ from tuner.planning.advice.resources import (
     scaling_inefficient,
 )
 from tuner.planning.catalogue import Catalogue
+from tuner.planning.measured_scaling import MeasuredSize
 from tuner.planning.ranks import spearman
-from tuner.planning.scaling import MeasuredSize
 from tuner.tuning.rungs import rungs_of
 
 quick = examples(40)

@@ -8,9 +8,9 @@ import pytest
 
 from tuner.domain.job import Resources
 from tuner.domain.space import Categorical, Config, Float, Int, Space
-from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, fitted, of_trials
+from tuner.planning.measured_scaling import SizedTrials, efficiency_at, measured_sizes
+from tuner.planning.pace_evidence import Delays, PaceEvidence, SeenTrial, fitted, of_trials
 from tuner.planning.paces import DrawnTraining, Paces
-from tuner.planning.scaling import SizedTrials, efficiency_at, measured_sizes
 
 SPACE = Space(
     {

@@ -32,7 +32,7 @@ from tuner.domain.time import NS, Instant
 from tuner.planning import planner
 from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.choices import rank_correlation
-from tuner.planning.evidence import (
+from tuner.planning.pace_evidence import (
     Delays,
     KnownDelays,
     PaceEvidence,

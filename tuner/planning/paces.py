@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.domain.space import Config
-from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 from tuner.planning.outlooks import FAR
+from tuner.planning.pace_evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 
 # Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
 

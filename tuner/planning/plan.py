@@ -10,7 +10,7 @@ from typing import Literal
 from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
-from tuner.planning.evidence import PaceEvidence
+from tuner.planning.pace_evidence import PaceEvidence
 
 ComparisonName = Literal["grid_search", "random_search", "on_demand", "spot", "spot_with_fallback"]
 

@@ -16,7 +16,7 @@ from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.time import HOUR_NS, NS
 from tuner.planning import alternatives, choices
 from tuner.planning.alternatives import RUNS, SURE_ENOUGH, MachineCandidate, in_time
-from tuner.planning.evidence import PaceEvidence
+from tuner.planning.pace_evidence import PaceEvidence
 from tuner.planning.paces import Paces
 from tuner.planning.plan import Chance, Inputs, JobPlan, PlannedRung, SettingChoice, Spread
 from tuner.planning.simulations import (

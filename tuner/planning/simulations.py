@@ -26,7 +26,7 @@ from tuner.domain.objective import Fidelity
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config, Space
 from tuner.domain.time import HOUR_NS, NS
-from tuner.planning.evidence import DEFAULT_STEPS, Delays
+from tuner.planning.pace_evidence import DEFAULT_STEPS, Delays
 from tuner.planning.paces import DrawnTraining, Paces
 from tuner.tuning.rungs import ladder, rungs_of
 from tuner.tuning.samplers.base import Forecast, number_rng

@@ -5,8 +5,8 @@ from typing import Literal
 
 from tuner.database.database import Connection
 from tuner.domain.job import PERMANENT, JobSpec
+from tuner.planning.measured_scaling import devices, differ_in_number
 from tuner.planning.pilot import TAG, pilot_key
-from tuner.planning.scaling import devices, differ_in_number
 from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path

@@ -18,7 +18,7 @@ from tuner.domain.time import NS
 from tuner.planning.accelerators import chip_of, relative_speed
 from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.evidence import PaceEvidence
+from tuner.planning.pace_evidence import PaceEvidence
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced_kind

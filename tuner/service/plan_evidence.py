@@ -18,7 +18,16 @@ from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow, TimePoint
 from tuner.planning.estimates.described import EFFICIENCY
-from tuner.planning.evidence import (
+from tuner.planning.measured_scaling import (
+    MeasuredSize,
+    SizedTrials,
+    devices,
+    differ_in_number,
+    efficiency_at,
+    measured_sizes,
+    named,
+)
+from tuner.planning.pace_evidence import (
     EARLY_STEPS,
     Delays,
     KnownDelays,
@@ -28,15 +37,6 @@ from tuner.planning.evidence import (
     of_trials,
 )
 from tuner.planning.pilot import TAG
-from tuner.planning.scaling import (
-    MeasuredSize,
-    SizedTrials,
-    devices,
-    differ_in_number,
-    efficiency_at,
-    measured_sizes,
-    named,
-)
 from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.comparable_jobs import LOOKED_AT, USED, comparable_among, comparable_to, differences

@@ -12,7 +12,7 @@ from tuner.domain.offer import Offer, market_selector
 from tuner.domain.time import HOUR_NS, NS
 from tuner.driver.ports import LoopConfig
 from tuner.planning.alternatives import GRID_LISTED
-from tuner.planning.evidence import Delays
+from tuner.planning.pace_evidence import Delays
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.simulations import (
     KnowingSampler,

@@ -11,7 +11,7 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import DAY_NS, NS, Instant, rfc3339
 from tuner.planning import planner
-from tuner.planning.evidence import KnownDelays, PaceEvidence, of_given
+from tuner.planning.pace_evidence import KnownDelays, PaceEvidence, of_given
 from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened

@@ -16,7 +16,7 @@ from tuner.domain.records import AttemptRow, SelfTestRow
 from tuner.domain.time import HOUR_NS
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.scaling import MeasuredSize, devices
+from tuner.planning.measured_scaling import MeasuredSize, devices
 
 
 @dataclass(frozen=True)

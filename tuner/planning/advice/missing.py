@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, last_step, predicts
 from tuner.planning.advice.evidence import JobEvidence, sums
 from tuner.planning.advice.resources import LEAST_SAMPLES, LEAST_WALL_NS
-from tuner.planning.scaling import devices, named
+from tuner.planning.measured_scaling import devices, named
 from tuner.tuning.rungs import rungs_of
 
 

@@ -23,7 +23,7 @@ from tuner.planning.advice.evidence import (
     spent_on,
     sums,
 )
-from tuner.planning.scaling import named
+from tuner.planning.measured_scaling import named
 
 LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies
 

@@ -10,7 +10,7 @@ from typing import Literal
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
-from tuner.planning.scaling import MeasuredSize, efficiency_at
+from tuner.planning.measured_scaling import MeasuredSize, efficiency_at
 from tuner.planning.serving import ServedModel
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tuner.domain.job import Resources
 from tuner.domain.space import Config, Space
-from tuner.planning.evidence import SeenTrial, points_of, ridge
+from tuner.planning.pace_evidence import SeenTrial, points_of, ridge
 
 TRIALS_MIN = 3  # with fewer trials of a size, the error of a ratio of step times cannot be estimated
 ERROR_MAX = 0.1  # a ratio of step times with a larger relative standard error is not used
