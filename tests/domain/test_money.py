@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.cost import KINDS, CostKind, Meter, slice_costs, total
-from tuner.domain.money import Cost, Money, Price, Rate, dollars, gpu_ms_at_most, plain, trial_rate
+from tuner.domain.money import Cost, Money, Price, Rate, amounts, dollars, gpu_ms_at_most, plain, trial_rate
 from tuner.domain.time import HOUR_NS
 
 prices = st.integers(0, 10**9).map(Price)
@@ -143,3 +143,16 @@ def test_limit_in_dollars_is_rounded_down_to_whole_micro_dollars(usd: float, mic
 def test_limit_in_gpu_hours_is_rounded_down_to_whole_milliseconds() -> None:
     assert gpu_ms_at_most(0.5) == 1_800_000
     assert gpu_ms_at_most(1.9 / 3_600_000) == 1
+
+
+@pytest.mark.parametrize(
+    ("usd", "gpu_hours", "text"),
+    [
+        (0.5, 1.5, "$0.50 and 1.5 GPU-hours"),
+        (0.0, 1.5, "1.5 GPU-hours"),
+        (0.5, 0.0, "$0.50"),
+        (0.0, 0.0, "nothing"),
+    ],
+)
+def test_amounts_that_are_zero_are_not_shown(usd: float, gpu_hours: float, text: str) -> None:
+    assert amounts(usd, gpu_hours) == text
