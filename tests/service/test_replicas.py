@@ -19,7 +19,7 @@ from tuner.cli.main import app
 from tuner.client import Job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced
-from tuner.domain.time import Instant, system_now
+from tuner.domain.time import NS, Instant, system_now
 from tuner.service import periodic
 from tuner.service.cluster import HUNG_NS
 from tuner.service.controller import Controller
@@ -55,6 +55,24 @@ def test_standby_service_is_ready_and_launches_nothing(
     assert other.cluster.ensured == 2
     leader.one_pass()
     assert service.cluster.submitted == [f"{job}-1"]
+
+
+def test_leader_whose_local_ray_starts_slowly_keeps_its_term(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller(service)
+    controller.one_pass()
+    term, during = service.leading.term(), []
+
+    def start_slowly() -> None:
+        for _ in range(120):
+            service.now.at += NS
+            during.append(service.leading.term())
+
+    monkeypatch.setattr(service.cluster, "ensure", start_slowly)
+    controller.one_pass()
+    assert set(during) == {term}
+    assert service.leading.term() == term
 
 
 def leader_metric(service: FakeService) -> str:

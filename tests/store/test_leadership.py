@@ -2,6 +2,7 @@
 even if a service is suspended, its clock jumps, or it is late.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.store import hammer
 from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd, process
 from tests.strategies import examples
+from tuner.cluster.dashboard import RayUnavailable
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant, system_now
@@ -151,6 +153,40 @@ def test_leader_whose_passes_all_fail_gives_way_to_another_service(sqlite: Datab
     assert led[0] == (True, False)
     assert led[-1] == (False, True)
     assert (True, True) not in led
+
+
+def test_leader_keeps_its_term_while_its_cluster_starts_but_not_if_the_start_fails(sqlite: Database) -> None:
+    clock = FakeClock()
+    leading = Leading(sqlite, clock)
+    term = leading.term()
+
+    def terms_during(seconds: int) -> set[Term | None]:
+        seen = set()
+        for _ in range(seconds):
+            clock.at += NS
+            seen.add(leading.term())
+        return seen
+
+    with leading.starting_cluster():
+        assert terms_during(200) == {term}
+    assert terms_during(30) == {term}
+    with contextlib.suppress(RayUnavailable), leading.starting_cluster():
+        assert terms_during(200) == {term}
+        raise RayUnavailable("the local Ray head was not ready in time")
+    assert terms_during(1) == {None}
+
+
+def test_start_of_a_running_cluster_does_not_count_as_a_successful_pass(sqlite: Database) -> None:
+    clock = FakeClock()
+    leading = Leading(sqlite, clock)
+    terms = []
+    for _ in range(62):
+        terms.append(leading.term())
+        with leading.starting_cluster():
+            pass
+        clock.at += NS
+    assert terms[-1] is None
+    assert None not in terms[:-1]
 
 
 def rows(database: Database) -> list[int]:

@@ -71,7 +71,8 @@ class Controller(PeriodicService):
             Unavailable: The cluster or the database does not answer.
             Fenced: Another service became the leader during the pass.
         """
-        self._service.cluster.ensure()
+        with self._service.leading.starting_cluster():
+            self._service.cluster.ensure()
         if (term := self._service.leading.term()) is None:
             return
         with self._service.database.read() as db:

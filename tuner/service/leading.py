@@ -10,8 +10,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tuner.database.database import Connection, Database
 from tuner.domain.errors import TunerError
@@ -44,7 +44,7 @@ class Leading:
         self._term: Term | None = None
         self._looked_at: Instant | None = None
         self._fit_at = self._rests_until = Instant(0)
-        self._is_over = False
+        self._is_over = self._is_starting = False
 
     def term(self) -> Term | None:
         """Return the term of this service, or None if it does not lead.
@@ -87,6 +87,21 @@ class Leading:
         """Record that the leader's work has just succeeded, so that this service stays fit to lead."""
         self._fit_at = self._now()
 
+    @contextmanager
+    def starting_cluster(self) -> Iterator[None]:
+        """Keep the term while the body of a `with` statement starts the cluster, however long that takes.
+
+        On a busy machine the start of a local Ray head can take minutes, in which no pass can succeed. The time of a start does not count
+        as time without a successful pass, unless the start fails.
+        """
+        began, self._is_starting = self._now(), True
+        try:
+            yield
+            now = self._now()
+            self._fit_at = Instant(min(now, self._fit_at + now - began))
+        finally:
+            self._is_starting = False
+
     def give_up(self) -> None:
         """Give up the term, so that another service can lead at once. This service never leads again.
 
@@ -112,7 +127,7 @@ class Leading:
             return None
         if term is None and self.is_led():
             return None
-        unfit = now - self._fit_at > UNFIT_NS
+        unfit = not self._is_starting and now - self._fit_at > UNFIT_NS
         with self._database.write("leading.term") as db:
             at = leadership.clock(db, now)
             until = Instant(at + LEASE_NS)
