@@ -16,6 +16,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -29,7 +30,9 @@ from tuner.cluster.launch import PORTS, HeadLaunch, free_ports, tail
 from tuner.cluster.nodes import nodes
 from tuner.cluster.processes import kill_marked, mark_of
 
-START_TIMEOUT_S = 90.0
+# On a busy machine a start can take minutes instead of 3 s. Replacing a head that still starts would only begin the same work again, and
+# `ray start` ends by itself if one of its parts fails.
+START_TIMEOUT_S = 300.0
 BUSY_S = 60.0  # a head that does not answer for this long is replaced, even if all its processes are alive
 STOP_TIMEOUT_S = 20.0
 # The processes that a head needs: its control service, its scheduler and its HTTP interface.
@@ -76,6 +79,7 @@ class LocalHead:
         self.temp_dir = self._private_dir / "ray"
         self._head: Head | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopping = threading.Event()
 
     @property
     def token(self) -> str:
@@ -110,7 +114,7 @@ class LocalHead:
                 return self._start(deadline)
             except RayUnavailable:
                 # Another process may have taken one of the ports before Ray used it. The next try uses other ports.
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._is_stopping.is_set():
                     raise
             return self._start(deadline)
 
@@ -126,11 +130,13 @@ class LocalHead:
     def stop(self) -> None:
         """End the head of this home, and everything that runs on it, and remove its files in /tmp.
 
-        This also ends a head that another process started.
+        This also ends a head that another process started, and a start in another thread of this process.
         """
         if not self._home.is_dir():
             return
+        self._is_stopping.set()
         with self._locked():
+            self._is_stopping.clear()
             head = self._read_state()
             if head and head.pids and mark_of(head.pids[0]) == head.session:
                 # Send the signal only to `ray start`, which then ends the other processes of the head. It hangs if its whole process group
@@ -206,13 +212,13 @@ class LocalHead:
     def _await(self, head: Head, process: subprocess.Popen[bytes], deadline: float) -> None:
         with contextlib.closing(Dashboard(head.dashboard_url, self.token, timeout_s=5.0)) as dashboard:
             while not _ready(dashboard):
-                if process.poll() is not None or time.monotonic() > deadline:
+                if self._is_stopping.is_set():
                     self._clear()
-                    ended = (
-                        f"ended with status {process.returncode}"
-                        if process.returncode
-                        else "was not ready in time"
-                    )
+                    raise RayUnavailable("the local Ray head was stopped while it started")
+                status = process.poll()
+                if status is not None or time.monotonic() > deadline:
+                    self._clear()
+                    ended = "was not ready in time" if status is None else f"ended with status {status}"
                     raise RayUnavailable(f"the local Ray head {ended}: {tail(self._log_path)}")
                 time.sleep(0.05)
 

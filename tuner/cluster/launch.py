@@ -1,6 +1,7 @@
 """Build the command, the environment and the ports with which Ray is started on this machine."""
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,9 @@ _OPTIONS = {
     "--include-log-monitor": "false",
 }
 _FLAGS = ("--block", "--disable-usage-stats")
+
+# The colors and cursor movements that Ray writes even into a file.
+_ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
@@ -155,8 +159,17 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def tail(path: Path, *, bytes_max: int = 2000) -> str:
-    """Return the last `bytes_max` bytes of a log file as text, or "" if the file does not exist."""
+    """Return the last lines of a log file, of `bytes_max` bytes at most, without escape sequences.
+
+    Return "" if the file does not exist. If the last line is longer than `bytes_max` bytes, return its end.
+    """
     try:
-        return path.read_bytes()[-bytes_max:].decode(errors="replace")
+        content = path.read_bytes()
     except OSError:
         return ""
+    # The cut may be within an escape sequence, so remove them first.
+    content = _ESCAPES.sub(b"", content).rstrip()
+    end = content[-bytes_max:]
+    if len(content) > bytes_max and content[-bytes_max - 1 : -bytes_max] != b"\n":
+        end = end.partition(b"\n")[2] or end
+    return end.decode(errors="replace")

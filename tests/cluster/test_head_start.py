@@ -1,0 +1,55 @@
+"""Test the start of a local Ray head with a program in place of Ray, which never becomes ready."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.waiting import until
+from tuner.cluster import head as head_module
+from tuner.cluster.dashboard import RayUnavailable
+from tuner.cluster.head import LocalHead
+from tuner.cluster.launch import HeadLaunch, tail
+from tuner.cluster.processes import marked
+
+
+def run_instead_of_ray(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(HeadLaunch, "command", lambda _: [sys.executable, "-S", "-c", program])
+
+
+def test_stop_ends_a_start_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_instead_of_ray(monkeypatch, "import time; time.sleep(1000)")
+    local = LocalHead(tmp_path)
+    errors = []
+
+    def start() -> None:
+        with pytest.raises(RayUnavailable) as raised:
+            local.find_or_start()
+        errors.append(raised.value.detail)
+
+    starts = threading.Thread(target=start)
+    starts.start()
+    until(lambda: bool(list(marked(f"{local.tag}-"))))
+    local.stop()
+    starts.join()
+    assert errors == ["the local Ray head was stopped while it started"]
+    assert not list(marked(f"{local.tag}-"))
+    assert not local.temp_dir.parent.exists()
+
+
+def test_head_that_is_not_ready_in_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_instead_of_ray(monkeypatch, "import time; time.sleep(1000)")
+    monkeypatch.setattr(head_module, "START_TIMEOUT_S", 0.0)
+    with pytest.raises(RayUnavailable, match="was not ready in time"):
+        LocalHead(tmp_path).find_or_start()
+
+
+def test_tail_of_a_log_begins_at_a_line_and_has_no_escape_sequences(tmp_path: Path) -> None:
+    log = tmp_path / "ray.log"
+    assert tail(log) == ""
+    log.write_text("\x1b[32mLocal node IP\x1b[39m: 127.0.0.1\n\x1b[1mRay runtime started.\x1b[22m\n")
+    assert tail(log) == "Local node IP: 127.0.0.1\nRay runtime started."
+    assert tail(log, bytes_max=30) == "Ray runtime started."
+    assert tail(log, bytes_max=20) == "Ray runtime started."
+    assert tail(log, bytes_max=8) == "started."
