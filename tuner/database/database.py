@@ -199,9 +199,14 @@ class Database:
         Several processes may call this at the same time: one migrates, and the others then find the schema up to date.
         Drivers may run meanwhile. If the migration cannot lock a table soon, it lets the drivers finish their transactions and tries again.
 
+        With SQLite, other users of the machine lose all rights to the file.
+
         Raises:
             Unavailable: The database is newer than this code, or its tables stay locked.
         """
+        if self.is_sqlite and (file := sqlite.file_of(self.url)) is not None:
+            # The database contains the keys of webhooks, and earlier versions created files that every user of the machine could read.
+            sqlite.hide_from_others(file)
         before = self.revision()
         if before == newest_revision():
             return

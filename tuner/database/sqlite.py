@@ -5,12 +5,14 @@ systems have such a version, so the package `pysqlite3` provides a newer one. Wi
 (docs/decisions/0001-sqlite-write-ahead-log.md).
 """
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
@@ -53,8 +55,39 @@ def retry_while_locked(do: Callable[[], object]) -> sqlite3.Error | None:
             return None
 
 
+def file_of(url: URL) -> Path | None:
+    """Return the file of a SQLite database, or None for a database in memory and for a URI, which may name anything."""
+    name = url.database or ":memory:"
+    return None if name == ":memory:" or name.startswith("file:") else Path(name)
+
+
+def create_private(file: Path) -> None:
+    """Create an empty database file that only this user can read, unless the file exists. SQLite's logs get the mode of the file."""
+    with suppress(OSError):  # SQLite reports why the file cannot be created
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def hide_from_others(file: Path) -> None:
+    """Take all rights to a database file and its logs from other users, if the file belongs to this user.
+
+    Rights of the group are left unchanged, because Kubernetes volumes grant them.
+    """
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path = file.with_name(file.name + suffix)
+        with suppress(OSError):  # another process may remove a log, and a directory may be read-only
+            facts = path.stat()
+            if facts.st_uid == os.geteuid() and facts.st_mode & 0o007:
+                path.chmod(facts.st_mode & 0o770)
+
+
 def configure(engine: Engine) -> None:
     """Prepare each connection of the engine, and take the lock of each transaction at its beginning."""
+    file = file_of(engine.url)
+
+    @event.listens_for(engine, "do_connect")
+    def _before_connect(*_: object) -> None:
+        if file is not None:
+            create_private(file)
 
     @event.listens_for(engine, "connect")
     def _on_connect(raw: Any, _record: object) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
 from tuner.database.database import Database
-from tuner.database.sqlite import sqlite3
+from tuner.database.sqlite import create_private, sqlite3
 from tuner.database.tables import jobs
 from tuner.database.tables import leadership as terms
 from tuner.domain.errors import BadFile, Unavailable
@@ -85,6 +85,7 @@ def put_in_place(source: Path, target: Path) -> Path | None:
         # The file is emptied instead of replaced by a new one. If a process still has it open, the copy below then fails.
         os.truncate(target, 0)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
+    create_private(target)
     _copy(source, target)
     check(target)
     return kept
