@@ -211,3 +211,18 @@ def test_quota_budget_cannot_be_changed_through_the_budget_routes(client: TestCl
     check_problem(client.put("/v1/budgets/mine", json={"usd": 1, "parent": "_quota"}), 422)
     assert put(client, concurrent_jobs=1)["usd"] is None
     assert client.get("/v1/budgets").json()["items"] == []
+
+
+def test_job_shows_that_it_waits_for_the_ray_cluster_to_start(
+    service: FakeService, client: TestClient
+) -> None:
+    service.cluster.door = None
+    queued, resumed = (fakes.submit(client, budget={"usd": 0.001}) for _ in range(2))
+    assert detail(client, queued) == "waits until the Ray cluster has started"
+    fakes.simulate(service, resumed)
+    client.patch(f"/v1/jobs/{resumed}", json={"budget": {"usd": 1}}).raise_for_status()
+    client.post(f"/v1/jobs/{resumed}/resume").raise_for_status()
+    assert client.get(f"/v1/jobs/{resumed}").json()["state"] == "running"
+    assert detail(client, resumed) == "waits until the Ray cluster has started"
+    service.cluster.door = fakes.RAY
+    assert detail(client, queued) == detail(client, resumed) == ""

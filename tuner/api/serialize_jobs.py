@@ -81,6 +81,8 @@ def _driver(launch: Launch | None) -> job_models.Driver | None:
 def _waits(wait: QueueWait) -> str:
     if wait.quota:
         return f"waits because the quota of the project allows {wait.quota}"
+    if wait.cluster_starts:
+        return "waits until the Ray cluster has started"
     return "" if wait.next_opening is None else "waits for its window to open"
 
 

@@ -89,6 +89,7 @@ class QueueWait:
     #: The limit of the project's quota, in words, that prevents the job from starting until another job of the project ends or pauses. Empty
     #: if the quota allows the job to start.
     quota: str = ""
+    cluster_starts: bool = False  #: Whether it waits because the Ray cluster of the service is starting.
 
 
 def waits_of(
@@ -97,11 +98,14 @@ def waits_of(
     launched: Mapping[str, Launch],
     queue_places: QueuePlaces,
     now: Instant,
+    *,
+    cluster_starts: bool = False,
 ) -> dict[str, QueueWait]:
     """Return what each of these jobs waits for.
 
     Args:
         launched: The launches of these jobs, by the id of the job. A job without a launch is not among them.
+        cluster_starts: Whether the Ray cluster of the service is starting, so that no job can be launched.
     """
     waiting = [
         row
@@ -121,7 +125,7 @@ def waits_of(
     # A resumed job is already `running` before it has a driver again, so it is not shown with a place in the queue.
     places = {row.id: places[row.id] for row in in_turn if row.id in places and row.state != "running"}
     waits = {
-        job: QueueWait(places.get(job), quota=full.get(job, ""))
+        job: QueueWait(places.get(job), quota=full.get(job, ""), cluster_starts=cluster_starts)
         if opens_at is None
         else QueueWait(next_opening=opens_at)
         for job, opens_at in openings.items()
