@@ -370,8 +370,27 @@ def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: Fa
         assert printed(tuner(action, job, paused, "--json"))["id"] == paused
     with service.database.read() as db:
         assert [request.request for request in jobs.trial_requests_of(db, job)] == [1, 2, 3]
+    again = tuner("enqueue", job, "--config", '{"lr": 0.3, "width": 9}').stdout
+    assert again == f"{job} tries this configuration as soon as a worker is free: lr=0.3  width=9\n"
     for wrong in (["stop", job], ["enqueue", job, "--config", "[1]"], ["enqueue", job]):
         assert tuner(*wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        ("paused", "continues to its next rung as soon as a worker is free."),
+        ("running", "continues past its next rung without a pause."),
+    ],
+)
+def test_promote_confirms_in_one_line(
+    tuner: Tuner, rest: TestClient, service: FakeService, state: str, shown: str
+) -> None:
+    job = fakes.submit(rest, algorithm={"scheduler": "asha", "sampler": "random"})
+    fakes.simulate(service, job, messages=60)
+    trials = get(rest, f"/v1/jobs/{job}/trials")["items"]
+    trial = next(trial["id"] for trial in trials if trial["state"] == state)
+    assert tuner("promote", job, trial).stdout == f"{trial} {shown}\n"
 
 
 def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(
@@ -390,6 +409,28 @@ def test_top_up_resumes_a_job_that_had_spent_its_budget(
     fakes.simulate(service, job)
     topped_up = printed(tuner("topup", job, "--usd", "0.001", "--json"))
     assert (topped_up["state"], topped_up["budget"]["usd"]) == ("running", 0.002)
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        (
+            {"budget": {"usd": 1, "trials": 2}},
+            "The job ended because of `trials`, so more money does not continue it.",
+        ),
+        (
+            {"objective": {"metric": "acc", "mode": "max", "target": 0.001}},
+            "`tuner resume JOB` continues it.",
+        ),
+    ],
+)
+def test_top_up_says_how_to_continue_a_job_that_ended_for_another_reason(
+    tuner: Tuner, rest: TestClient, service: FakeService, limit: dict[str, Any], shown: str
+) -> None:
+    job = fakes.submit(rest, **limit)
+    fakes.simulate(service, job)
+    assert tuner("topup", job, "--usd", "1").stdout.splitlines()[-1].endswith(shown.replace("JOB", job))
+    assert printed(tuner("topup", job, "--usd", "1", "--json"))["state"] == "succeeded"
 
 
 def test_top_up_does_not_resume_a_job_paused_by_a_user(tuner: Tuner, waiting: str) -> None:

@@ -110,7 +110,7 @@ def enqueue(
     values = arguments.parsed_config(config)
     with maybe_done(f"the configuration may have been added; check `tuner trials {job}`"):
         changed = connect().enqueue(job, values)
-    Output(as_json).show(changed, render.job)
+    Output(as_json).show(changed, lambda job: render.enqueued(job, values))
 
 
 def promote(job: JobId, trial: TrialId, as_json: Json = False) -> None:
@@ -119,7 +119,7 @@ def promote(job: JobId, trial: TrialId, as_json: Json = False) -> None:
         f"the trial may have been promoted; check `tuner trial {job} {trial}` before you repeat it"
     ):
         promoted = connect().promote_trial(job, trial)
-    Output(as_json).show(promoted, render.trial)
+    Output(as_json).show(promoted, render.promoted)
 
 
 def width(

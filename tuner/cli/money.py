@@ -342,7 +342,18 @@ def topup(
             after = client.resume(job)
         except ApiError as error:
             raise not_resumed(before, after, error) from error
-    Output(as_json).show(after, render.job)
+    Output(as_json).show(after, _topped_up)
+
+
+def _topped_up(job: Job) -> RenderableType:
+    shown = render.job(job)
+    if job.state != "succeeded":
+        return shown
+    if job.stop_reason in ("trials", "wall_clock", "space_exhausted"):
+        more = f"The job ended because of `{job.stop_reason}`, so more money does not continue it."
+    else:
+        more = f"The job did not end because of its budget: `tuner resume {job.id}` continues it."
+    return Group(shown, Text(more))
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -89,6 +89,17 @@ def job(answer: Job) -> RenderableType:
     if answer.best_so_far:
         _add_best(table, answer, answer.best_so_far)
     return table
+
+
+def enqueued(answer: Job, values: Mapping[str, Any]) -> RenderableType:
+    when = "once the job is resumed" if answer.state == "paused" else "as soon as a worker is free"
+    return Text(f"{answer.id} tries this configuration {when}: {config(values)}")
+
+
+def promoted(answer: show.TrialDetail) -> RenderableType:
+    if answer.state == "running":
+        return Text(f"{answer.id} continues past its next rung without a pause.")
+    return Text(f"{answer.id} continues to its next rung as soon as a worker is free.")
 
 
 def cancelled(answer: Job) -> RenderableType:
