@@ -54,10 +54,11 @@ def test_restore_names_paused_jobs_and_how_to_resume_them(operator: Operator) ->
         job,
         later,
         "tuner resume JOB",
-        "the storage does not have these checkpoints",
+        f"no checkpoint was found in {service.settings.storage}: is TUNER_STORAGE right?",
         "was running, held $",
     ):
         assert word in restore_result.stdout
+    assert " step " not in restore_result.stdout, "it lists no checkpoints"
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     service.database.dispose()
 

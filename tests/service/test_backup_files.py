@@ -217,6 +217,7 @@ def test_restore_names_checkpoints_missing_from_storage(
     assert restored.missing
     assert all(checkpoint.startswith(f"{job} trial_") for checkpoint in restored.missing)
     assert restored.storage_fault is None
+    assert restored.empty_storage == service.settings.storage
 
 
 def test_trial_with_a_later_checkpoint_in_storage_forgets_the_missing_step(
@@ -234,6 +235,7 @@ def test_trial_with_a_later_checkpoint_in_storage_forgets_the_missing_step(
     store.publish(went_on, 1, saved[went_on] + 1, tmp_path / "staged")
     restored = put_back(service, tmp_path / "b")
     assert f"{job} {went_on} step {saved[went_on]}" in restored.missing
+    assert restored.empty_storage is None
     now = saved_steps(service, job)
     assert went_on not in now
     assert now[nowhere] == saved[nowhere]

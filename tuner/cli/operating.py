@@ -81,9 +81,12 @@ def _restored(answer: Restored) -> str:
     if answer.kept:
         lines.append(f"the damaged database is kept as {answer.kept}")
     lines += _some("these are not in the backup but were in the replaced database", answer.gone)
-    lines += _some(
-        "the storage does not have these checkpoints; trials continue from older ones", answer.missing
-    )
+    if answer.empty_storage:
+        lines.append(f"no checkpoint was found in {answer.empty_storage}: is TUNER_STORAGE right?")
+    else:
+        lines += _some(
+            "the storage does not have these checkpoints; trials continue from older ones", answer.missing
+        )
     if answer.storage_fault:
         lines.append(f"the storage could not be searched for checkpoints: {answer.storage_fault}")
     lines += _some(

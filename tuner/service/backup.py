@@ -137,6 +137,8 @@ class Restored:
     lowered: tuple[str, ...]
     gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
     missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.
+    #: The storage, if it has none of the trials' checkpoints, so that TUNER_STORAGE may be wrong; otherwise None.
+    empty_storage: str | None
     #: Why the storage could not be searched for checkpoints; None if the search succeeded.
     storage_fault: str | None
     kept: str | None  #: Path of a copy of the replaced database if that database was damaged; otherwise None.
@@ -200,6 +202,7 @@ def restore(
         rows.lowered,
         tuple(sorted(before.accounts.keys() - rows.jobs)),
         tuple(f"{key.job} {key.trial} step {key.step}" for key in missing),
+        settings.storage if missing and len(missing) == len(rows.checkpoints) and not gone else None,
         fault,
         None if kept is None else str(kept),
     )
