@@ -83,6 +83,12 @@ def test_top_up_adds_to_the_current_budget(client: Both, rest: TestClient) -> No
         job.top_up()
 
 
+def test_top_up_with_a_text_is_refused_by_name(client: Both) -> None:
+    job = client.submit(fakes.body(budget={"usd": 1}))
+    with pytest.raises(TypeError, match="the amount of usd to add must be a number, not '1'"):
+        job.top_up(usd="1")
+
+
 @pytest.mark.parametrize("usd", [-0.3, 0, 4e-7, float("nan"), float("inf")])
 def test_top_up_that_is_no_amount_of_micro_dollars_is_refused(client: Both, usd: float) -> None:
     job = client.submit(fakes.body(budget={"usd": 1}))

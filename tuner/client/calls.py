@@ -205,6 +205,7 @@ class Calls(ABC):
         Raises:
             ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added. If the budget was
                 raised but the job was not resumed, the error says so.
+            TypeError: An amount is not a number.
             ValueError: No amount was given, an amount is below 0.000001, or the job has no limit of that kind.
         """
         before = await self._ask_job("GET", path_of(job))

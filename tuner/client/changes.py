@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from tuner.client.http import PROBLEM, ApiError
@@ -27,12 +28,15 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
     """Add the amounts `more`, such as usd=0.5, to the limits of a budget, and return the new values of these limits.
 
     Raises:
+        TypeError: An amount is not a number.
         ValueError: No amount is given, an amount is below 0.000001, or the budget does not have the limit.
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
         raise ValueError(f"give the amount to add: {' or '.join(more)}")
     for name, value in added.items():
+        if not isinstance(value, Real):
+            raise TypeError(f"the amount of {name} to add must be a number, not {value!r}")
         if not LEAST <= value < math.inf:
             raise ValueError(f"the amount of {name} to add must be at least {LEAST:f}")
         if budget[name] is None:
