@@ -186,6 +186,31 @@ def test_yaml_syntax_error_is_reported_with_line_and_column(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("a: [", "standard input, line 1, column 5, is not YAML"),
+        ("- a", "standard input does not contain a job"),
+        ("x: 2026-01-01", "standard input: /x is a date"),
+        ("x: 2026-02-31", "standard input: day"),
+        ("search_space: {lr: 'tune.uniform(0, 1)'}", "standard input: search_space.lr is a Python call"),
+        ("#" * (2 << 20), "standard input is larger than 1 MiB"),
+    ],
+)
+def test_error_in_a_job_on_standard_input_names_it(tuner: Tuner, text: str, says: str) -> None:
+    result = tuner("submit", "-", typed=text)
+    assert result.exit_code == 2
+    assert says in one_line(result.stderr)
+
+
+def test_submit_of_a_python_file_says_how_to_submit_a_function(tuner: Tuner, tmp_path: Path) -> None:
+    file = tmp_path / "spin.py"
+    file.write_text("def train(run):\n    pass\n")
+    result = tuner("submit", str(file))
+    assert result.exit_code == 2
+    assert "to submit a function of a module, write spin:train" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
         ("tags: {sprint: 2026-01-01}", "/tags/sprint is a date: put it in quotes"),
         ("start: [{a/b: 2026-01-01 08:00:00}]", "/start/0/a~1b is a date: put it in quotes"),
         ("budget: {usd: .inf}", "/budget/usd is inf: give a finite number"),

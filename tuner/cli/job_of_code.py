@@ -41,7 +41,7 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
     """Read the job file, or build a job for `module:function`, and apply the options.
 
     Raises:
-        typer.BadParameter: The file is not a job, an option is missing, or a part that an option changes is not a mapping.
+        typer.BadParameter: The file is Python code or not a job, an option is missing, or a part that an option changes is not a mapping.
         SpaceRefused: The search space cannot be converted or recorded.
     """
     if options.kind not in (None, "optuna"):
@@ -51,6 +51,10 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
             "an Optuna objective defines its own search space; leave --space out", param_hint="--space"
         )
     is_code = re.fullmatch(r"[\w.]+:\w+", what) is not None and not Path(what).exists()
+    if what.endswith(".py"):
+        raise typer.BadParameter(
+            f"{what} is a Python file, not a job file; to submit a function of a module, write {Path(what).stem}:train"
+        )
     job = _job_of_function(what, options) if is_code else read_job(Path(what))
     if options.space is not None:
         from tuner.cli.ray_space import job_of_space

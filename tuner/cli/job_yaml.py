@@ -150,7 +150,7 @@ def _refuse_python(file: Path, space: object) -> None:
         call = PYTHON.match(value) if isinstance(value, str) else None
         if call is not None:
             raise typer.BadParameter(
-                f"{file}: search_space.{name} is a Python call, which a job file cannot contain; write {INSTEAD[call[1]]}"
+                f"{_name(file)}: search_space.{name} is a Python call, which a job file cannot contain; write {INSTEAD[call[1]]}"
             )
 
 
@@ -174,11 +174,11 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is not YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:  # such as the date 2026-02-31
-        raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
+        raise typer.BadParameter(f"{_name(file)}: {error}; put dates and similar values in quotes") from error
     if not isinstance(mapping, dict):
-        raise typer.BadParameter(f"{file} does not contain {what}")
+        raise typer.BadParameter(f"{_name(file)} does not contain {what}")
     for fault in _json_faults("", mapping):
-        raise typer.BadParameter(f"{file}: {fault}")
+        raise typer.BadParameter(f"{_name(file)}: {fault}")
     return mapping
 
 
@@ -200,11 +200,14 @@ def _json_faults(pointer: str, value: Any) -> Iterator[str]:
         yield f"{pointer} is of the YAML type {type(value).__name__}: write text, a number, a list or a mapping"
 
 
+def _name(file: Path) -> str:
+    return "standard input" if str(file) == "-" else str(file)
+
+
 def _place(file: Path, error: yaml.YAMLError) -> str:
     """Return the name of the file, and the line and column of the error if they are known. Both are counted from 1."""
     mark = getattr(error, "problem_mark", None)
-    name = "standard input" if str(file) == "-" else str(file)
-    return name if mark is None else f"{name}, line {mark.line + 1}, column {mark.column + 1},"
+    return _name(file) if mark is None else f"{_name(file)}, line {mark.line + 1}, column {mark.column + 1},"
 
 
 def _problem(error: yaml.YAMLError) -> str:
@@ -216,9 +219,9 @@ def _text(file: Path) -> str:
     try:
         text = sys.stdin.read(MAX_BYTES + 1) if str(file) == "-" else _read(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+        raise typer.BadParameter(f"{_name(file)} cannot be read: {error}") from error
     if len(text) > MAX_BYTES:
-        raise typer.BadParameter(f"{file} is larger than 1 MiB")
+        raise typer.BadParameter(f"{_name(file)} is larger than 1 MiB")
     return text
 
 
