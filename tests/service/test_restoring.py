@@ -93,7 +93,8 @@ def test_restored_jobs_answer_as_before_and_resume_within_their_budgets(
     shown = client.get(f"/v1/jobs/{ended}").json()
     changed = {key for key, value in shown.items() if value != job_before[key]}
     assert changed == {"budget", "revision", "progress", "links"}, "its links lead to another launch"
-    assert restore_report.lowered == (ended,), "it may have been resumed after the backup"
+    # They may have been resumed after the backup. The busy job may have ended before it.
+    assert {ended} <= set(restore_report.lowered) <= {ended, busy}
     assert client.get(f"/v1/jobs/{later}").status_code == 404
     paused = {paused_job.id: paused_job for paused_job in restore_report.paused}
     assert {running, waiting} <= paused.keys() <= {running, waiting, busy}
