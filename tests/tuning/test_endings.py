@@ -175,6 +175,16 @@ def test_pause_request_lets_a_finishing_trial_complete() -> None:
     assert endings(story.tell(ev.Completed(AT, FIRST))) == [("paused", None)]
 
 
+def spent_at_plateau(story: Story, number: int, spent_by_step: dict[int, int]) -> int | None:
+    """Report steps without a gain until the job ends by `plateau`, and return what the job has spent then. None if it does not end."""
+    for step, spent in spent_by_step.items():
+        story.report(number, step, 0.6, spent=spent)
+        if story.state.ending is not None:
+            assert story.state.ending.reason == "plateau"
+            return spent
+    return None
+
+
 @pytest.mark.parametrize(("rules", "until"), [(0, 191), (ev.RULES, 290)], ids=["earlier release", "now"])
 def test_resumed_job_has_new_plateau_patience(rules: int, until: int) -> None:
     story = Story(plateau=Plateau(100, 0.01), fidelity=Fidelity(min=9, max=9))
@@ -182,13 +192,7 @@ def test_resumed_job_has_new_plateau_patience(rules: int, until: int) -> None:
     story.report(0, 2, 0.6, spent=190)
     assert endings(story.paused(0, 2)) == [("succeeded", "plateau")]
     story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
-    for step, spent in ((3, 191), (4, 289), (5, 290)):
-        assert story.state.ending is None
-        story.report(0, step, 0.6, spent=spent)
-        if spent == until:
-            break
-    assert story.state.ending is not None
-    assert story.state.ending.reason == "plateau"
+    assert spent_at_plateau(story, 0, {3: 191, 4: 289, 5: 290}) == until
 
 
 @pytest.mark.parametrize(("rules", "until"), [(2, 151), (ev.RULES, 250)], ids=["earlier release", "now"])
@@ -202,13 +206,7 @@ def test_repeats_of_a_confirmation_do_not_use_up_the_plateau_patience(rules: int
     assert endings(last) == [("succeeded", "confirmed")]
     story.tell(ev.BudgetChanged(AT, Budget(usd=Money(10**6), trials=2)))
     story.tell(ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
-    for step, spent in ((1, 151), (2, 249), (3, 250)):
-        assert story.state.ending is None
-        story.report(2, step, 0.6, spent=spent)
-        if spent == until:
-            break
-    assert story.state.ending is not None
-    assert story.state.ending.reason == "plateau"
+    assert spent_at_plateau(story, 2, {1: 151, 2: 249, 3: 250}) == until
 
 
 def test_replaced_driver_does_not_renew_the_plateau_patience() -> None:

@@ -521,20 +521,15 @@ def test_threads_that_an_attempt_leaves_finish_their_work(
     assert marker.exists()
 
 
-def test_thread_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = f"never_ends_{tmp_path.name}"
-    (tmp_path / f"{module}.py").write_text(
-        "import threading, time\ndef train(config):\n    threading.Thread(target=time.sleep, args=(600,)).start()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(child, "EXIT_S", 0.01)
-    assert _run_child(f"{module}:train", tmp_path) == 0
-
-
-def test_exit_handler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "start", ["threading.Thread(target=time.sleep, args=(600,)).start()", "atexit.register(time.sleep, 600)"]
+)
+def test_thread_or_exit_handler_that_hangs_is_ended(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = f"hangs_at_exit_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(
-        "import atexit, time\ndef train(config):\n    atexit.register(time.sleep, 600)\n"
+        f"import atexit, threading, time\ndef train(config):\n    {start}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(child, "EXIT_S", 0.01)
