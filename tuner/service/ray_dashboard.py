@@ -132,13 +132,13 @@ async def open_page(
     rest = path.removeprefix("/")
     if not _is_shown(rest) or not query.isascii():
         raise NotFound(f"/{rest[:200]} of Ray's dashboard is not available here")
-    door = cluster.dashboard_access()
-    if door is None:
+    access = cluster.dashboard_access()
+    if access is None:
         raise Unavailable("the local Ray cluster is starting")
     sent = {name: headers[name] for name in ASKED_WITH if headers.get(name, "").isascii() and name in headers}
     sent |= {"Accept-Encoding": sent.pop("accept-encoding", "identity")}
-    sent |= {"Authorization": f"Bearer {door.token}"} if door.token else {}
-    target = f"{door.url}/{quote(rest)}{'?' if query else ''}{query}"
+    sent |= {"Authorization": f"Bearer {access.token}"} if access.token else {}
+    target = f"{access.url}/{quote(rest)}{'?' if query else ''}{query}"
     try:
         async with (
             httpx2.AsyncClient(verify=_tls(), timeout=TIMEOUT, trust_env=False) as client,
