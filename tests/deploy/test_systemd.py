@@ -116,6 +116,18 @@ def test_documented_commands_for_the_server_use_the_settings_of_the_service(name
         assert line.startswith("sudo tuner-admin "), line
 
 
+def test_documented_rehearsal_of_a_restore_leaves_the_database_of_the_service_unchanged() -> None:
+    """`tuner-admin` ignores TUNER_HOME and always uses the database of the service."""
+    lines = [
+        line for block in blocks(ROOT / "docs/backup.md") for line in commands(block) if "TUNER_HOME=" in line
+    ]
+    assert [words_of(line)[:2] for line in lines] == [
+        ["tuner", "restore"],
+        ["/opt/tuner/bin/tuner", "restore"],
+    ]
+    assert lines[1].startswith("sudo -u tuner TUNER_HOME=/tmp/rehearsal /opt/tuner/bin/tuner ")
+
+
 @pytest.mark.parametrize("changes", ["migrate", "--to"])
 def test_documented_upgrade_stops_if_its_backup_fails(changes: str, tmp_path: Path) -> None:
     """Each backup has another name, because `tuner backup` overwrites no file."""
