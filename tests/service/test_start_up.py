@@ -31,11 +31,13 @@ from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
 from tuner.database.sqlite import sqlite3
 from tuner.domain.errors import Unavailable
+from tuner.domain.time import NS
 from tuner.service import doctor
 from tuner.service.bootstrap import build
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine, fault_of_cluster, of_token, refuse_unfit
+from tuner.service.leading import UNFIT_NS
 from tuner.settings import Settings
 from tuner.store import launches
 
@@ -171,13 +173,41 @@ def test_jobs_wait_while_the_cluster_has_another_version(service: FakeService, c
     job = fakes.submit(client)
     service.cluster.unfit = "it has Ray 2.9.0"
     controller = Controller(service)
-    with pytest.raises(RayUnfit):
-        controller.one_pass()
+    controller.one_pass()
     assert launch_of(service, job).state == "wanted"
     assert client.post("/v1/jobs", json=fakes.body()).status_code == 503
     service.cluster.unfit = ""
     controller.one_pass()
     assert launch_of(service, job).state == "submitted"
+
+
+def test_service_leads_on_while_jobs_wait_for_the_end_of_its_older_local_ray(
+    service: FakeService, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Running jobs may use the older Ray for days, and another service could not launch the waiting jobs either."""
+    fakes.submit(client)
+    service.cluster.unfit = "it has Ray 2.9.0"
+    controller = Controller(service)
+    terms = []
+    for _ in range(2 * UNFIT_NS // NS):
+        controller.one_pass()
+        terms.append(service.leading.term())
+        service.now.pass_s(1)
+    assert set(terms) == {terms[0]} != {None}
+    assert service.health.controller_pass_age_s() is not None
+    assert caplog.text.count("it has Ray 2.9.0") == 1
+
+
+def test_service_gives_way_to_another_one_if_the_shared_cluster_has_another_version(
+    service: FakeService, client: TestClient
+) -> None:
+    fakes.submit(client)
+    service.cluster.unfit = "it has Ray 2.9.0"
+    settings = replace(service.settings, ray_address="http://head:8265")
+    controller = Controller(replace(service, settings=settings))  # type: ignore[arg-type]
+    with pytest.raises(RayUnfit):
+        controller.one_pass()
+    assert service.health.controller_at is None
 
 
 def test_cluster_without_token_is_refused_unless_authentication_is_disabled(
@@ -314,6 +344,7 @@ def test_request_for_missing_labels_is_refused_with_the_label_to_set(
 HOLDER = """
 import time
 from tuner.cli.server import HomeLock
+from tuner.service.leading import UNFIT_NS
 from tuner.settings import Settings
 lock = HomeLock(Settings.from_env())
 lock.describe("the service at http://127.0.0.1:8123")

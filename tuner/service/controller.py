@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
+from tuner.cluster.versions import RayUnfit
 from tuner.database.database import Connection
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
@@ -61,6 +62,7 @@ class Controller(PeriodicService):
         self._rows: dict[str, JobRow] = {}
         self._concurrency: dict[str, int] = {}
         self._windows: dict[str, Window | None] = {}
+        self._unfit = ""  # Why the local Ray launches no driver, as it was logged last.
 
     def one_pass(self) -> None:
         """Check the drivers, launch waiting jobs and supervise exports, if this service leads.
@@ -68,7 +70,7 @@ class Controller(PeriodicService):
         A service that does not lead only makes sure that its cluster runs, so that it is ready to become the leader.
 
         Raises:
-            Unavailable: The cluster or the database does not answer.
+            Unavailable: The cluster or the database does not answer, or the cluster that TUNER_RAY_ADDRESS names has another version.
             Fenced: Another service became the leader during the pass.
         """
         with self._service.leading.starting_cluster():
@@ -82,13 +84,32 @@ class Controller(PeriodicService):
             self._supervise(term, launch)
         # An error of an export does not prevent launches, and an error of a launch does not prevent exports.
         try:
-            self._exports.one_pass(term)
+            with self._waiting_for_local_ray():
+                self._exports.one_pass(term)
         finally:
             with self._service.database.read() as db:
                 exporting = [export.job for export in exports.live(db)]
-            self._launch_wanted(term, live, begun, exporting)
+            with self._waiting_for_local_ray():
+                self._launch_wanted(term, live, begun, exporting)
         self._service.leading.pass_succeeded()
         self._service.health.controller_passed(self._service.now())
+
+    @contextmanager
+    def _waiting_for_local_ray(self) -> Iterator[None]:
+        """Let the body of a `with` statement end early, without an error, if the local Ray has another version.
+
+        After an upgrade, jobs wait until the running jobs have ended and the user stops the local Ray. That may take days, in which this
+        service works as intended. If the pass failed, the service would give up its term again and again. With a cluster that several
+        services share, the error is raised, because another service may have the version of the cluster.
+        """
+        try:
+            yield
+        except RayUnfit as unfit:
+            if self._service.settings.ray_address:
+                raise
+            if unfit.detail != self._unfit:
+                log.warning("%s", unfit.detail)
+            self._unfit = unfit.detail
 
     # Launching
 
