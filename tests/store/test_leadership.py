@@ -176,6 +176,32 @@ def test_leader_keeps_its_term_while_its_cluster_starts_but_not_if_the_start_fai
     assert terms_during(1) == {None}
 
 
+def test_leader_whose_cluster_fails_to_start_again_and_again_gives_way_to_another_service(
+    sqlite: Database,
+) -> None:
+    """The next start begins so soon after a failed one that the term is always renewed during a start."""
+    clock = FakeClock()
+    leading = Leading(sqlite, clock)
+    terms = [leading.term()]
+
+    def start_seconds(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.at += NS
+            terms.append(leading.term())
+
+    for seconds in (61, 10):
+        with contextlib.suppress(RayUnavailable), leading.starting_cluster():
+            start_seconds(seconds)
+            raise RayUnavailable("the local Ray head was not ready in time")
+    assert terms.index(None) == 62, "one second after the first start failed"
+    with leading.starting_cluster():
+        start_seconds(20)
+    assert terms[-1] not in (None, terms[0])
+    with leading.starting_cluster():
+        start_seconds(200)
+    assert set(terms[-200:]) == {terms[-1]}, "the start after one that succeeded may take long"
+
+
 def test_start_of_a_running_cluster_does_not_count_as_a_successful_pass(sqlite: Database) -> None:
     clock = FakeClock()
     leading = Leading(sqlite, clock)

@@ -44,7 +44,7 @@ class Leading:
         self._term: Term | None = None
         self._looked_at: Instant | None = None
         self._fit_at = self._rests_until = Instant(0)
-        self._is_over = self._is_starting = False
+        self._is_over = self._is_starting = self._start_failed = False
 
     def term(self) -> Term | None:
         """Return the term of this service, or None if it does not lead.
@@ -92,13 +92,16 @@ class Leading:
         """Keep the term while the body of a `with` statement starts the cluster, however long that takes.
 
         On a busy machine the start of a local Ray head can take minutes, in which no pass can succeed. The time of a start does not count
-        as time without a successful pass, unless the start fails.
+        as time without a successful pass, unless the start fails. The time of the starts after a failed one counts while they run, too.
+        Another start begins at once after a failed one, so the term would otherwise always be renewed during a start.
         """
-        began, self._is_starting = self._now(), True
+        began, self._is_starting = self._now(), not self._start_failed
+        self._start_failed = True  # Until the start has succeeded.
         try:
             yield
             now = self._now()
             self._fit_at = Instant(min(now, self._fit_at + now - began))
+            self._start_failed = False
         finally:
             self._is_starting = False
 
