@@ -331,6 +331,8 @@ def test_tuner_admin_runs_the_installed_program_as_the_service_runs(tmp_path: Pa
             f"--gid={service['Group']}",
             f"--setenv=TUNER_HOME=/var/lib/{service['StateDirectory']}",
             *(f"--property={key}={service[key]}" for key in ("EnvironmentFile", "WorkingDirectory", "UMask")),
+            # On a new server only this creates the home, for example for a restore before the first start of the service.
+            *(f"--property={key}={service[key]}" for key in ("StateDirectory", "StateDirectoryMode")),
         }
 
 
