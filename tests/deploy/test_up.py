@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 import yaml
 
 from tests.deploy.clouds import CLOUDS, PROGRAMS, REGIONS, WORDS, made, program, scratch, up
-from tests.deploy.files import unit
+from tests.deploy.files import ROOT, unit
 from tests.deploy.manifests import KUBECTL, the
 from tests.deploy.stand_ins import Answers, Scratch
+from tools.checks.blocks import blocks
 from tuner.cluster import nodes as its
 from tuner.cluster.node_types import read_node_types
 from tuner.service.node_prices import priced
@@ -334,6 +336,38 @@ def test_tuner_admin_runs_the_installed_program_as_the_service_runs(tmp_path: Pa
             # On a new server only this creates the home, for example for a restore before the first start of the service.
             *(f"--property={key}={service[key]}" for key in ("StateDirectory", "StateDirectoryMode")),
         }
+
+
+@pytest.mark.parametrize(
+    ("name", "failing", "starting"),
+    [
+        ("sudo", "tuner-admin restore", "systemctl start"),
+        ("docker", "tuner restore", "compose start"),
+        ("kubectl", "wait job/tuner-restore", "scale --replicas 2"),
+    ],
+)
+def test_documented_restore_starts_the_service_only_if_it_has_succeeded(
+    name: str, failing: str, starting: str, tmp_path: Path
+) -> None:
+    """Otherwise the service would continue the jobs on the database that was not restored."""
+
+    def is_in(words: str, texts: Iterable[str]) -> bool:
+        return set(words.split()) <= set(texts)
+
+    (block,) = [
+        block
+        for block in blocks(ROOT / "docs/backup.md")
+        if block.text.startswith(f"{name} ") and is_in(starting, block.text.split())
+    ]
+    sandbox = Scratch(tmp_path)
+    for status, condition in ((0, "Complete"), (1, "Failed")):
+        sandbox.stand_in(name, ((failing, status, ""), ("get", 0, condition)))
+        env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        subprocess.run(["bash", "-c", block.text], env=env, stdin=subprocess.DEVNULL, check=False)
+        called = sandbox.called()
+        assert any(is_in(failing, words) for words in called)
+        assert any(is_in(starting, words) for words in called) == (status == 0)
+        assert name != "kubectl" or any("logs" in words for words in called), "it lists the existing files"
 
 
 def test_installation_has_no_files_of_another_version(tmp_path: Path) -> None:
