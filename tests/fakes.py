@@ -84,11 +84,15 @@ class FakeCluster:
     unfit: str = ""
     log: str = "the driver's last words"
     ensured: int = 0
+    starts: bool = False
     door: DashboardAccess | None = RAY
 
     def ensure(self) -> None:
         self._reach()
         self.ensured += 1
+
+    def is_starting(self) -> bool:
+        return self.starts
 
     def nodes(self) -> list[Node]:
         self._reach()

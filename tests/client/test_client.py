@@ -11,6 +11,7 @@ import pytest
 from tests.client.both import Both, both
 from tuner.client import TRIES, ApiError, Event
 from tuner.client.follow import FIRST_ANSWER_S, EventReader
+from tuner.domain.time import RAY_START_S
 
 PROBLEM = {
     "type": "urn:tuner:problem:invalid",
@@ -112,15 +113,15 @@ def test_retries_stop_after_the_maximum_number_of_tries(
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_safe_call_waits_a_minute_for_the_cluster_to_start(starts: bool, slept: list[float]) -> None:
+def test_safe_call_waits_for_a_cluster_that_starts_slowly(starts: bool, slept: list[float]) -> None:
     starting = problem(503, type="urn:tuner:problem:cluster-starting")
-    server = Server(*([starting] * 10), httpx2.Response(200, json=TRAINABLES) if starts else starting)
+    server = Server(*([starting] * 50), httpx2.Response(200, json=TRAINABLES) if starts else starting)
     if starts:
         assert server.client().trainables().items == []
     else:
         with pytest.raises(ApiError):
             server.client().trainables()
-        assert 60 <= sum(slept) < 65
+        assert RAY_START_S <= sum(slept) < RAY_START_S + 5
 
 
 @pytest.mark.parametrize(

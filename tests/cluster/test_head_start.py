@@ -40,7 +40,7 @@ def test_stop_ends_a_start_in_another_thread(tmp_path: Path, monkeypatch: pytest
 
 def test_head_that_is_not_ready_in_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_instead_of_ray(monkeypatch, "import time; time.sleep(1000)")
-    monkeypatch.setattr(head_module, "START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(head_module, "RAY_START_S", 0.0)
     with pytest.raises(RayUnavailable, match="was not ready in time"):
         LocalHead(tmp_path).find_or_start()
 

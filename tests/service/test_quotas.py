@@ -216,7 +216,7 @@ def test_quota_budget_cannot_be_changed_through_the_budget_routes(client: TestCl
 def test_job_shows_that_it_waits_for_the_ray_cluster_to_start(
     service: FakeService, client: TestClient
 ) -> None:
-    service.cluster.door = None
+    service.cluster.starts = True
     queued, resumed = (fakes.submit(client, budget={"usd": 0.001}) for _ in range(2))
     assert detail(client, queued) == "waits until the Ray cluster has started"
     fakes.simulate(service, resumed)
@@ -224,5 +224,5 @@ def test_job_shows_that_it_waits_for_the_ray_cluster_to_start(
     client.post(f"/v1/jobs/{resumed}/resume").raise_for_status()
     assert client.get(f"/v1/jobs/{resumed}").json()["state"] == "running"
     assert detail(client, resumed) == "waits until the Ray cluster has started"
-    service.cluster.door = fakes.RAY
+    service.cluster.starts = False
     assert detail(client, queued) == detail(client, resumed) == ""

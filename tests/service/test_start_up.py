@@ -24,6 +24,7 @@ from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
 from tuner.client.http import PROBLEM, STARTING
+from tuner.cluster.dashboard import ClusterStarting
 from tuner.cluster.head import Head as LocalRay
 from tuner.cluster.head import LocalHead
 from tuner.cluster.local_watch import LocalWatch
@@ -167,6 +168,32 @@ def test_job_sent_while_the_local_cluster_starts_is_answered_with_a_code_that_cl
     answer = fakes.client_of(starting).post(path, json=fakes.body())
     assert (answer.status_code, answer.json()["type"]) == (503, PROBLEM + STARTING)
     assert answer.headers["Retry-After"]
+
+
+def test_jobs_wait_for_the_local_cluster_each_time_that_it_starts(
+    service: FakeService, client: TestClient, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = fakes.submit(client)
+    cluster = RayCluster(service.settings)
+    starting = fakes.client_of(replace(service, cluster=cluster))  # type: ignore[arg-type]
+    details = []
+
+    def detail() -> str:
+        return str(starting.get(f"/v1/jobs/{job}").json()["detail"])
+
+    def start(_: LocalHead) -> LocalRay:
+        details.append(detail())
+        with pytest.raises(ClusterStarting, match="can take 5 minutes"):
+            cluster.status("job_1-1")
+        return LocalRay("session", "127.0.0.1:1", head.url, (os.getpid(),))
+
+    monkeypatch.setattr(LocalHead, "find_or_start", start)
+    monkeypatch.setattr(LocalHead, "alive", lambda _: False)
+    monkeypatch.setattr(LocalWatch, "keep", lambda *_: None)
+    for _ in range(2):
+        cluster.ensure()
+        assert detail() == ""
+    assert details == 2 * ["waits until the Ray cluster has started"]
 
 
 def test_jobs_wait_while_the_cluster_has_another_version(service: FakeService, client: TestClient) -> None:

@@ -13,6 +13,7 @@ import httpx2
 
 from tuner.client.bridge import Items
 from tuner.domain.text import did_you_mean
+from tuner.domain.time import RAY_START_S
 from tuner.schemas.base import Answer, FieldProblem, Problem
 from tuner.settings import Settings, is_loopback, visible
 
@@ -64,7 +65,6 @@ INVALID_ANSWER = "strange-answer"
 TRIES = 4  # how often a request that is safe to repeat is sent at most
 LONGEST_WAIT_S = 30.0  # a longer `Retry-After` is shortened to this
 STARTING = "cluster-starting"  # the error code while the service starts its Ray cluster
-STARTING_S = 60.0  # how long a request is repeated while that cluster starts
 
 
 class ApiError(Exception):
@@ -241,7 +241,7 @@ class Http(ABC):
 
         A request that is safe to repeat is sent up to TRIES times: it is sent again after a connection error and after the statuses 429
         and 503. The waits are 0.25 s, 0.5 s and so on, or the response's `Retry-After` if that is longer. While the service starts its
-        Ray cluster, the request is repeated for STARTING_S instead.
+        Ray cluster, the request is repeated for RAY_START_S instead.
 
         Args:
             method: The HTTP method.
@@ -275,7 +275,7 @@ class Http(ABC):
                     return response
                 refusal = ApiError.of(response, in_doubt=in_doubt)
                 if refusal.code == STARTING:
-                    is_last = not repeat or waited_s >= STARTING_S
+                    is_last = not repeat or waited_s >= RAY_START_S
                 if response.status_code not in (429, 503) or is_last:
                     raise refusal
                 in_doubt = in_doubt or response.status_code == 503

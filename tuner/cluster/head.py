@@ -29,10 +29,8 @@ from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.launch import PORTS, HeadLaunch, free_ports, tail
 from tuner.cluster.nodes import nodes
 from tuner.cluster.processes import kill_marked, mark_of
+from tuner.domain.time import RAY_START_S
 
-# On a busy machine a start can take minutes instead of 3 s. Replacing a head that still starts would only begin the same work again, and
-# `ray start` ends by itself if one of its parts fails.
-START_TIMEOUT_S = 300.0
 BUSY_S = 60.0  # a head that does not answer for this long is replaced, even if all its processes are alive
 STOP_TIMEOUT_S = 20.0
 # The processes that a head needs: its control service, its scheduler and its HTTP interface.
@@ -109,7 +107,9 @@ class LocalHead:
             if head and head.lives() and self._answers(head):
                 self._head = head
                 return head
-            deadline = time.monotonic() + START_TIMEOUT_S
+            # On a busy machine a start can take minutes instead of 3 s. Replacing a head that still starts would only begin the same work
+            # again, and `ray start` ends by itself if one of its parts fails.
+            deadline = time.monotonic() + RAY_START_S
             try:
                 return self._start(deadline)
             except RayUnavailable:

@@ -14,6 +14,7 @@ MS_NS = 1_000_000
 MINUTE_NS = 60 * NS
 HOUR_NS = 60 * MINUTE_NS
 DAY_NS = 24 * HOUR_NS
+RAY_START_S = 300.0  #: How long the service's own Ray cluster may take to start. Clients wait for it as long.
 MAX_SECONDS = 30 * 366 * 86400
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]|)")

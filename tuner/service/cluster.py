@@ -14,7 +14,7 @@ from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
 from tuner.cluster.versions import IN_BOTH, START_AGAIN, RayUnfit, version_mismatch
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, RAY_START_S, Instant
 from tuner.settings import Settings
 
 # The environment variables of a driver. Ray Tune reads them at import, so they must be set before the process starts.
@@ -62,6 +62,9 @@ class Cluster(Protocol):
     def ensure(self) -> None:
         """Start the service's own cluster, and its watcher for preemption notices, unless they already run."""
 
+    def is_starting(self) -> bool:
+        """Return whether the service's own cluster is starting, or waits for its first start. No job can be launched meanwhile."""
+
     def nodes(self) -> list[Node]: ...
 
     def check_fit(self) -> None:
@@ -107,6 +110,7 @@ class RayCluster:
         self._head: LocalHead | None = None
         self._known_head: Head | None = None
         self._dashboard: Dashboard | None = None
+        self._is_starting = not settings.ray_address
         self._nodes: tuple[float, list[Node]] = (0.0, [])
         self._fit_at: float | None = None
         if settings.ray_address:
@@ -120,12 +124,17 @@ class RayCluster:
         if self._head is None:
             return
         if self._known_head is None or not self._head.alive():
+            self._is_starting = True
             self._known_head = self._head.find_or_start()
             before, self._dashboard = self._dashboard, self._head.dashboard(self._known_head)
             self._nodes, self._fit_at = (0.0, []), None
+            self._is_starting = False
             if before is not None:
                 before.close()
         self._watch.keep(self._known_head)
+
+    def is_starting(self) -> bool:
+        return self._is_starting
 
     def nodes(self) -> list[Node]:
         at, alive_nodes = self._nodes
@@ -186,9 +195,10 @@ class RayCluster:
             self._head.stop()
 
     def _open(self) -> Dashboard:
-        if self._dashboard is None:
+        if self._dashboard is None or self._is_starting:
             raise ClusterStarting(
-                "the Ray cluster is starting, which takes up to a minute; if it takes longer, see the service's log"
+                f"the Ray cluster is starting, which can take {RAY_START_S / 60:.0f} minutes on a busy machine; if it takes longer, "
+                "see the service's log"
             )
         return self._dashboard
 

@@ -81,7 +81,7 @@ def _view(db: Connection, service: Service) -> QuotaView:
 
 @dataclass(frozen=True, slots=True)
 class QueueWait:
-    """What a job without a driver waits for: its turn, its window or its project's quota."""
+    """What a job without a driver waits for: its turn, its window, its project's quota or the start of Ray."""
 
     position: int | None = None  #: Place in the queue, from 1.
     #: When the job's window opens; None if the job does not wait for its window.

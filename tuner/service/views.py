@@ -151,7 +151,7 @@ def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[J
     now, summaries = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
     launched = {job: summary.launch for job, summary in summaries.items() if summary.launch is not None}
     progress = _progress_of(db, service, rows, summaries)
-    starts = service.cluster.dashboard_access() is None
+    starts = service.cluster.is_starting()
     waits = waits_of(db, rows, launched, service.queue_places, now, cluster_starts=starts)
     with_links = bool(rows) and shows_all(db, service.actor)
     return [
