@@ -135,8 +135,9 @@ class FakeCluster:
     def dashboard_access(self) -> DashboardAccess | None:
         return self.door
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> bool:
         self.is_down = True
+        return True
 
     def _reach(self) -> None:
         if self.is_down:

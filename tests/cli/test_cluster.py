@@ -92,6 +92,15 @@ def test_preempt_refuses_unknown_and_starting_nodes(home: Path, name: str, says:
     assert says in message
 
 
+def test_stop_says_that_the_ray_of_a_local_cluster_is_left_running(home: Path) -> None:
+    file = ClusterFile(home)
+    with file.kept():
+        file.write(KeptCluster("session", (ALIVE,)))
+        result = CliRunner().invoke(app, ["stop"])
+    assert result.exit_code == 0
+    assert "it is left running; to end it, press Ctrl-C in `tuner cluster`" in result.stdout
+
+
 def test_node_can_be_named_by_a_prefix_of_its_id(home: Path) -> None:
     file = ClusterFile(home)
     with file.kept():

@@ -24,6 +24,7 @@ from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
 from tuner.client.http import PROBLEM, STARTING
+from tuner.cluster.cluster_file import ClusterFile, KeptCluster
 from tuner.cluster.dashboard import ClusterStarting
 from tuner.cluster.head import Head as LocalRay
 from tuner.cluster.head import LocalHead
@@ -136,6 +137,36 @@ def test_local_ray_of_another_version_launches_no_driver(
     cluster.ensure()
     cluster.check_fit()
     assert {finding.part: finding.ok for finding in examine(service.settings).findings}["ray"]
+
+
+def test_advice_for_the_ray_of_a_local_cluster_is_to_start_that_cluster_again(
+    service: FakeService, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tuner stop` does not end this Ray."""
+    local = LocalRay("session", "127.0.0.1:1", head.url, (os.getpid(),))
+    monkeypatch.setattr(LocalHead, "find_or_start", lambda _: local)
+    monkeypatch.setattr(LocalHead, "running", lambda _: local)
+    monkeypatch.setattr(LocalWatch, "keep", lambda *_: None)
+    head.ray = "2.9.0"
+    cluster = RayCluster(service.settings)
+    cluster.ensure()
+    file = ClusterFile(service.settings.home)
+    with file.kept():
+        file.write(KeptCluster("session"))
+        with pytest.raises(RayUnfit, match="end `tuner cluster` with Ctrl-C and start it again"):
+            cluster.check_fit()
+        finding = {finding.part: finding for finding in examine(service.settings).findings}["ray"]
+    assert (finding.ok, "end `tuner cluster` with Ctrl-C" in finding.seen) == (False, True)
+
+
+def test_advice_for_a_local_ray_that_does_not_answer_is_to_restart_the_service(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that runs replaces only a Ray whose processes have ended."""
+    local = LocalRay("session", "127.0.0.1:1", "http://127.0.0.1:9", (os.getpid(),))
+    monkeypatch.setattr(LocalHead, "running", lambda _: local)
+    finding = {finding.part: finding for finding in examine(service.settings).findings}["ray"]
+    assert (finding.ok, "restart it if it runs" in finding.fix) == (False, True)
 
 
 def test_local_ray_is_checked_again_after_it_was_replaced(

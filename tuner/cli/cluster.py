@@ -52,8 +52,12 @@ def stop_cluster() -> None:
     if settings.ray_address:
         typer.echo("the cluster of TUNER_RAY_ADDRESS was not started by this service, so it is left running")
         return
-    RayCluster(settings).shut_down()
-    typer.echo("the local Ray cluster has been stopped; a running service starts it again")
+    if RayCluster(settings).shut_down():
+        typer.echo("the local Ray cluster has been stopped; a running service starts it again")
+    else:
+        typer.echo(
+            "`tuner cluster` started the local Ray cluster, so it is left running; to end it, press Ctrl-C in `tuner cluster`"
+        )
 
 
 def preempt(

@@ -8,15 +8,23 @@ from importlib.metadata import version
 from typing import Any
 
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
+from tuner.cluster.head import LocalHead
 from tuner.domain.errors import Unavailable
 
 IN_BOTH = "install the same version in both, for example with one image for the service and all nodes"
-#: A local Ray continues with the version that it was started with when another one is installed.
-START_AGAIN = "run `tuner stop`; the service then starts its Ray again, and running jobs continue from their newest checkpoints"
+_STOP = "run `tuner stop`; the service then starts its Ray again, and running jobs continue from their newest checkpoints"
+_END_CLUSTER = (
+    "end `tuner cluster` with Ctrl-C and start it again; running jobs continue from their newest checkpoints"
+)
 
 
 class RayUnfit(Unavailable):
     """The Ray cluster is of another version."""
+
+
+def fix_of_local(local: LocalHead) -> str:
+    """Return how to start the local Ray again, which continues with the version that it was started with when another one is installed."""
+    return _END_CLUSTER if local.is_for_a_cluster() else _STOP
 
 
 def ray_of(dashboard: Dashboard) -> str:

@@ -13,7 +13,7 @@ from tuner.cluster.jobs import JobStatus, RayJobs
 from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
-from tuner.cluster.versions import IN_BOTH, START_AGAIN, RayUnfit, version_mismatch
+from tuner.cluster.versions import IN_BOTH, RayUnfit, fix_of_local, version_mismatch
 from tuner.domain.time import NS, RAY_START_S, Instant
 from tuner.settings import Settings
 
@@ -98,8 +98,8 @@ class Cluster(Protocol):
     def dashboard_access(self) -> DashboardAccess | None:
         """Return the address and token of Ray's dashboard, or None until the cluster has been started."""
 
-    def shut_down(self) -> None:
-        """End the cluster that the service started for itself. Any other cluster keeps running."""
+    def shut_down(self) -> bool:
+        """End the cluster that the service started for itself. Return False if it is another cluster, which keeps running."""
 
 
 class RayCluster:
@@ -151,7 +151,7 @@ class RayCluster:
         looked_at, now = self._fit_at, time.monotonic()
         if looked_at is not None and now - looked_at < FIT_FRESH_S:
             return
-        fix = IN_BOTH if self._head is None else START_AGAIN
+        fix = IN_BOTH if self._head is None else fix_of_local(self._head)
         if (why := version_mismatch(self._open(), fix)) is not None:
             raise RayUnfit(why)
         self._fit_at = now
@@ -189,10 +189,12 @@ class RayCluster:
             None if self._dashboard is None else DashboardAccess(self._dashboard.url, self._dashboard.token)
         )
 
-    def shut_down(self) -> None:
-        """End the local head if there is one, unless it belongs to a cluster that `tuner cluster` started."""
-        if self._head is not None and not self._head.is_for_a_cluster():
-            self._head.stop()
+    def shut_down(self) -> bool:
+        """End the local head, unless it belongs to a cluster that `tuner cluster` started. Return whether it was ended."""
+        if self._head is None or self._head.is_for_a_cluster():
+            return False
+        self._head.stop()
+        return True
 
     def _open(self) -> Dashboard:
         if self._dashboard is None or self._is_starting:

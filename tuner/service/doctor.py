@@ -15,7 +15,7 @@ from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
 from tuner.cluster.head import LocalHead
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
-from tuner.cluster.versions import IN_BOTH, START_AGAIN, RayUnfit, ray_of, version_mismatch
+from tuner.cluster.versions import IN_BOTH, RayUnfit, fix_of_local, ray_of, version_mismatch
 from tuner.database.database import Connection, Database, knows_revision, newest_revision
 from tuner.domain.errors import BadFile, TunerError, Unavailable
 from tuner.domain.time import DAY_NS, Instant, rfc3339, system_now
@@ -327,9 +327,9 @@ def of_local_ray(settings: Settings) -> Iterator[PartCheck]:
         return
     with contextlib.closing(local.dashboard(head)) as dashboard:
         try:
-            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard, START_AGAIN)
+            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard, fix_of_local(local))
         except TunerError as error:
-            fix = "start the service: it replaces a local Ray that does not answer"
+            fix = "start the service, or restart it if it runs: at its start it replaces a local Ray that does not answer"
             yield _check("ray", error.detail.splitlines()[0], fix)
             return
     yield _check(
