@@ -248,7 +248,12 @@ def test_open_event_streams_are_limited(
 
 
 async def room(
-    app: ASGIApp, path: str = "/v1/jobs", *, client: str = "10.0.0.1", body: asyncio.Event | None = None
+    app: ASGIApp,
+    path: str = "/v1/jobs",
+    *,
+    client: str = "10.0.0.1",
+    key: str | None = None,
+    body: asyncio.Event | None = None,
 ) -> tuple[asyncio.Task[None], list[Message]]:
     """Start a request, run it until it first waits, and return its task and the response so far.
 
@@ -265,6 +270,8 @@ async def room(
         return {"type": "http.request"}
 
     headers = [] if body is None else [(b"content-length", b"2")]
+    if key is not None:
+        headers.append((b"authorization", f"Bearer {key}".encode()))
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "client": (client, 1)}
     task = asyncio.create_task(app(scope, receive, send))  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -319,9 +326,12 @@ async def answer_late(scope: Scope, receive: Receive, send: Send, *, ends: async
 
 
 def limited(ends: asyncio.Event) -> ASGIApp:
-    """Return an application with limits, which answers late. Starlette turns the exceptions of a refused request into answers."""
+    """Return an application with limits, which answers late. Starlette turns the exceptions of a refused request into answers.
+
+    The service's own key is `key`, and the users' keys `first` and `second` are known.
+    """
     app = ExceptionMiddleware(partial(answer_late, ends=ends))
-    return ConcurrencyLimit(app, clients=Clients("key"))
+    return ConcurrencyLimit(app, clients=Clients("key", {"first", "second"}))
 
 
 async def check_refused(request: tuple[asyncio.Task[None], list[Message]], status: int) -> None:
@@ -373,6 +383,28 @@ def test_arriving_bodies_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPa
         task, answered = await room(door, client="10.0.0.2", body=body)
         await task
         assert answered[0]["status"] == 200, "the slots are free again"
+
+    asyncio.run(tried())
+
+
+@pytest.mark.parametrize("key", ["key", "first"])
+def test_bodies_of_clients_without_a_key_do_not_refuse_those_with_a_key(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(limits, "MOST_ARRIVING", 2)
+
+    async def tried() -> None:
+        ends, body = asyncio.Event(), asyncio.Event()
+        door = limited(ends)
+        keyless = [await room(door, client=f"10.0.0.{n}", body=body) for n in range(2)]
+        await check_refused(await room(door, key="guessed", client="10.0.0.2", body=body), 503)
+        with_key = [await room(door, key=each, body=body) for each in (key, "second")]
+        assert [answered for _, answered in with_key] == [[], []], "their bodies are received"
+        await check_refused(await room(door, key=key, body=body), 503)  # all keys together have a limit, too
+        body.set()
+        ends.set()
+        await asyncio.gather(*(task for task, _ in (*keyless, *with_key)))
+        assert [answered[0]["status"] for _, answered in (*keyless, *with_key)] == [200] * 4
 
     asyncio.run(tried())
 

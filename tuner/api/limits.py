@@ -26,8 +26,8 @@ MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
 # Beyond 500 waiting requests, which are two or three seconds of work, a client is asked to retry after BUSY_S seconds.
 MOST_WAITING, BUSY_S = 500, 2
-# The bodies of one client, and of all clients, that may arrive at the same time. Each of them may take 25 s and the memory of the largest body,
-# which is 1 MiB, or TUNER_PACKAGE_MIB for a package.
+# The bodies that may arrive at the same time: of one client, of all clients with a key, and of all clients without one. Each of them may take
+# 25 s and the memory of the largest body, which is 1 MiB, or TUNER_PACKAGE_MIB for a package.
 MOST_ARRIVING_OF_CLIENT, MOST_ARRIVING = 100, 500
 # The event streams of one client, and of all clients, that may be open at the same time.
 MOST_STREAMS_OF_CLIENT, MOST_STREAMS = 200, 1000
@@ -172,13 +172,17 @@ class Clients:
         self._credentials, self._callers = f"bearer {key}".encode(), callers
 
     def name(self, scope: Scope) -> str:
+        return _address(scope) if (key := self.key(scope)) is None else key
+
+    def key(self, scope: Scope) -> str | None:
+        """Return the user's key, "" for the service's own key, or None if the request has no known key."""
         values: Iterable[bytes] = (value for name, value in scope["headers"] if name == b"authorization")
         for value in values:
             if hmac.compare_digest(value[:7].lower() + value[7:], self._credentials):
                 return ""
             if (given := value[7:].decode("latin-1")) in self._callers:
                 return given
-        return _address(scope)
+        return None
 
 
 class ClientSlots:
@@ -234,7 +238,8 @@ class ConcurrencyLimit:
     - 503: `MOST_WAITING` answers have not begun. Without a limit, requests would wait longer and longer under overload, until clients give up
       before their answer.
     - 429: `MOST_ARRIVING_OF_CLIENT` bodies of the client are arriving.
-    - 503: `MOST_ARRIVING` bodies of all clients are arriving.
+    - 503: `MOST_ARRIVING` bodies of all clients with a known key are arriving, or as many of all clients without one. A body arrives before its
+      key is checked, so with one limit for both, clients without a key could make the service refuse the bodies of all others.
 
     A request does not wait for its answer while the service waits for its body. Otherwise a client that sends headers without the bodies could
     make the service refuse all requests.
@@ -242,7 +247,8 @@ class ConcurrencyLimit:
 
     def __init__(self, app: ASGIApp, *, clients: Clients) -> None:
         self._app, self._clients = app, clients
-        self._waiting, self._arriving = set[object](), ClientSlots()
+        self._waiting = set[object]()
+        self._arriving_with_key, self._arriving_without_key = ClientSlots(), ClientSlots()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN:
@@ -254,6 +260,8 @@ class ConcurrencyLimit:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         this, client = object(), self._clients.name(scope)
+        has_key = self._clients.key(scope) is not None
+        arriving = self._arriving_with_key if has_key else self._arriving_without_key
         is_complete, has_begun = not _has_body(scope), False
 
         async def receive_body() -> Message:
@@ -261,12 +269,12 @@ class ConcurrencyLimit:
             nonlocal is_complete
             if is_complete:
                 return await receive()
-            self._take_slot(client)
+            _take_slot(arriving, client)
             self._waiting.discard(this)
             try:
                 message = await receive()
             finally:
-                self._arriving.release(client)
+                arriving.release(client)
                 is_full = len(self._waiting) >= MOST_WAITING
                 if not has_begun:
                     self._waiting.add(this)
@@ -288,13 +296,16 @@ class ConcurrencyLimit:
         finally:
             self._waiting.discard(this)
 
-    def _take_slot(self, client: str) -> None:
-        """Take one of the slots for arriving bodies. Raise HTTPException if none is free."""
-        if self._arriving.total() >= MOST_ARRIVING:
-            raise _refused(503, f"{MOST_ARRIVING} requests have incomplete bodies: retry in {BUSY_S} s")
-        if not self._arriving.take(client, MOST_ARRIVING_OF_CLIENT):
-            detail = f"{MOST_ARRIVING_OF_CLIENT} requests of this client have incomplete bodies: retry in {BUSY_S} s"
-            raise _refused(429, detail)
+
+def _take_slot(arriving: ClientSlots, client: str) -> None:
+    """Take one of the slots for arriving bodies. Raise HTTPException if none is free."""
+    if arriving.total() >= MOST_ARRIVING:
+        raise _refused(503, f"{MOST_ARRIVING} requests have incomplete bodies: retry in {BUSY_S} s")
+    if not arriving.take(client, MOST_ARRIVING_OF_CLIENT):
+        detail = (
+            f"{MOST_ARRIVING_OF_CLIENT} requests of this client have incomplete bodies: retry in {BUSY_S} s"
+        )
+        raise _refused(429, detail)
 
 
 class LimitedStream(StreamingResponse):
