@@ -278,8 +278,8 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     assert checkpoint_interval(JobEvidence(**{**vars(fine), "risks": exposures})) is None
 
 
-def test_interval_that_did_not_cause_the_saves_is_not_advised() -> None:
-    """Saves at rungs are frequent in spite of a long interval. Long steps make saves rare in spite of a short one."""
+def test_interval_is_not_advised_if_rungs_cause_the_saves() -> None:
+    """Saves at rungs are frequent in spite of a long interval, also if the best interval is longer still."""
     from tuner.domain.checkpointing import Hazard, InterruptionRisk
 
     exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
@@ -288,8 +288,21 @@ def test_interval_that_did_not_cause_the_saves_is_not_advised() -> None:
     assert (advice.kind, advice.change.setting) == ("checkpoints_expensive", "fidelity.min")
     whole = replace(often.spec, algorithm=Algorithm(scheduler="none"))
     assert checkpoint_interval(JobEvidence(**{**vars(often), "spec": whole, "risks": exposures})) is None
-    rare = saved(2, 1, train="8.00", lost="1.00", checkpoint="0.01")
-    assert checkpoint_interval(JobEvidence(**{**vars(rare), "risks": exposures})) is None
+    # A save every 7.2 s, although the interval is 100 s. The best interval is 159 s.
+    shorter = saved(1000, 100, train="8.00", checkpoint="2.00")
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(shorter), "risks": exposures})))
+    assert (advice.kind, advice.change.setting) == ("checkpoints_expensive", "fidelity.min")
+
+
+@pytest.mark.parametrize("interval_ns", [NS, 300 * NS, None])
+def test_interval_is_not_advised_if_long_steps_make_saves_rare(interval_ns: int | None) -> None:
+    """300 s is longer than the best interval, which is 251 s, but much shorter than the 4050 s between saves."""
+    from tuner.domain.checkpointing import Hazard, InterruptionRisk
+
+    rare = vars(saved(2, train="8.00", lost="1.00", checkpoint="0.01"))
+    job = replace(rare["spec"], checkpoint=CheckpointPolicy(interval_ns=interval_ns))
+    exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
+    assert checkpoint_interval(JobEvidence(**{**rare, "spec": job, "risks": exposures})) is None
 
 
 def test_repeated_setup_is_reported() -> None:

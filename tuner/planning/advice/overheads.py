@@ -48,7 +48,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_EXPENSIVE_ABOVE
     )
     too_rare = between > best * FAR_OFF and share(lost_usd.micro_usd, spent.micro_usd) > LOST_ABOVE
-    change = _other_interval(evidence, best, saves=saves, too_expensive=too_expensive)
+    change = _other_interval(evidence, between, best, saves=saves, too_expensive=too_expensive)
     if change is None or not (too_expensive or too_rare):
         return None
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
@@ -77,23 +77,27 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def _other_interval(
-    evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool
+    evidence: JobEvidence, between_ns: int, best_ns: int, *, saves: int, too_expensive: bool
 ) -> AdvisedChange | None:
-    """Return the change that leads to better intervals between saves, or None if no setting does."""
+    """Return the change that leads to better times between saves, or None if no setting does.
+
+    Another `checkpoint.interval` is advised only if the present one is the cause. It is not if saves are much more frequent, or much rarer,
+    than the interval. The interval `auto` already is the best one.
+    """
     if not saves:
         how = "no checkpoint became durable: let the trainable save, with SpotSafe or tune.report(..., checkpoint=...)"
         return AdvisedChange("checkpoints of the trainable", "none", "every few minutes of training", how)
     fixed, best_s = evidence.spec.checkpoint.interval_ns, max(1, best_ns // NS)
-    if too_expensive and (fixed is None or fixed >= best_s * NS):
-        # The interval is the best one already, or longer, so the excess saves must come from pauses at rungs. Advise a higher first rung.
+    if too_expensive and (fixed is None or fixed > FAR_OFF * between_ns or fixed >= best_s * NS):
+        # The excess saves must come from pauses at rungs. Advise a higher first rung.
         how = "each pause at a rung saves a checkpoint; with fewer rungs, trials pause less often"
         return _higher_first_rung(evidence, how)
-    if fixed is not None and not too_expensive and fixed <= best_s * NS:
+    if fixed is None:
+        return None
+    if not too_expensive and (fixed * FAR_OFF < between_ns or fixed <= best_s * NS):
         return None  # the trainable saves more rarely than it may, for example because of long steps
-    how = "or auto, which measures the saves and chooses the best interval" if fixed else ""
-    return AdvisedChange(
-        "checkpoint.interval", "auto" if fixed is None else f"{fixed / NS:g}s", f"{best_s}s", how
-    )
+    how = "or auto, which measures the saves and chooses the best interval"
+    return AdvisedChange("checkpoint.interval", f"{fixed / NS:g}s", f"{best_s}s", how)
 
 
 def _higher_first_rung(evidence: JobEvidence, how: str) -> AdvisedChange | None:
