@@ -707,6 +707,16 @@ def test_job_without_measurements_gives_no_findings_but_lists_missing_data(job: 
     assert ("GPU utilisation" in what) == bool(job.resources.gpus)
 
 
+def test_ranking_at_the_first_rung_is_not_missed_in_jobs_with_proxies() -> None:
+    """Such jobs get no advice on `fidelity.min`, so measuring more trials would not lead to a finding."""
+    with_proxies = spec(fidelity=Fidelity(min=1, max=9, proxies={"size": (16, 32)}))
+    assert not with_proxies.faults()
+    ranking = "whether fidelity.min predicts the final ranking"
+    for job, is_missed in ((spec(), True), (with_proxies, False)):
+        what = {missing.what for missing in not_measured(evidence(job=job))}
+        assert (ranking in what) == is_missed
+
+
 @quick
 @given(st.integers(0, 40), st.integers(0, 9))
 def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:

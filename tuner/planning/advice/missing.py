@@ -70,6 +70,8 @@ def _of_training(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
     if not evidence.measured("saves"):
         how = "train until an attempt has reported a step"
         yield MissingMeasurement("checkpoint interval", "no worker reported its saves", how)
+    if evidence.spec.fidelity.proxies:
+        return  # their metrics at different steps are not comparable, so no rule uses the ranking
     last, first = last_step(evidence), next(iter(rungs_of(evidence.spec)), evidence.spec.fidelity.min)
     if last is None or predicts(evidence.curves, first, last) is None:
         why = f"fewer than {LEAST_TRIALS} trials have a metric both at step {first} and at the last step, or all of them are equal"
