@@ -24,12 +24,13 @@ from tuner.cluster import nodes
 from tuner.database import tables
 from tuner.database.codec import decode, encode
 from tuner.database.tables import attempts
-from tuner.domain.events import Reported, Suggested
+from tuner.domain.budget import Budget
+from tuner.domain.events import BudgetChanged, Reported, Suggested
 from tuner.domain.job import Confirm
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import ZERO, Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
-from tuner.domain.time import HOUR_NS, NS
+from tuner.domain.time import HOUR_NS, NS, Instant
 from tuner.service.best import best_trial
 from tuner.store import jobs, packages
 from tuner.store.best import repeats
@@ -211,7 +212,7 @@ def test_job_stops_by_the_number_that_the_answer_shows(client: TestClient, servi
 
 
 def test_repeats_do_not_change_the_gain_of_the_next_dollar(client: TestClient, service: FakeService) -> None:
-    """`stop.worth` does not count the trials and the spend of the confirmation either."""
+    """`stop.worth` does not count the trials and the spend of the confirmation either. This holds also after the job is resumed."""
     confirm = {"candidates": 3, "seeds": 3}
     job = fakes.submit(client, confirm=confirm, budget={"usd": 0.004}, algorithm=AUTO)
     run = fakes.simulate(service, job)
@@ -225,6 +226,22 @@ def test_repeats_do_not_change_the_gain_of_the_next_dollar(client: TestClient, s
     assert best["next_dollar"]["forecast"]["points_per_usd"] == expected
     assert expected is not None
     assert best["confirmation"]["seeds"] == 3
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.02}})
+    client.post(f"/v1/jobs/{job}/resume")
+    with SqlJournal(service.database, job, service.project, 2, service.now()).transaction() as tx:
+        tx.append(BudgetChanged(service.now(), Budget(usd=Money(20_000))))
+    state = fakes.simulate(service, job, at=Instant(service.now.at)).loop.state
+    reports = [event for _, event in numbered_events(service.database, job) if isinstance(event, Reported)]
+    paid = [
+        report.spent - before.spent
+        for before, report in pairwise(reports)
+        if state.trial(report.trial).repeats is not None
+    ]
+    assert sum(paid, ZERO) == state.spent_on_repeats > Money(2000)
+    values = [trial.value for trial in state.trials if trial.repeats is None and trial.value is not None]
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    expected = points_per_usd(values, state.spent - state.spent_on_repeats, "max")
+    assert best["next_dollar"]["forecast"]["points_per_usd"] == expected
 
 
 @pytest.mark.parametrize(

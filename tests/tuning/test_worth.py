@@ -6,7 +6,9 @@ from tests.tuning.test_decide import AT, Story
 from tests.tuning.test_endings import endings
 from tuner.domain import commands as do
 from tuner.domain import events as ev
+from tuner.domain.budget import Budget
 from tuner.domain.ids import trial_id
+from tuner.domain.job import Confirm
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Constraint, Mode, gain_of_next
 from tuner.tuning.stopping import FEWEST, points_per_usd
@@ -93,6 +95,25 @@ def test_resumed_job_gets_new_results_before_it_ends_again(rules: int, more: int
         assert story.state.ending is None
         last = complete(number)
     assert endings(last) == [("succeeded", "worth")]
+
+
+@pytest.mark.parametrize(("rules", "ends"), [(4, True), (ev.RULES, False)], ids=["earlier release", "now"])
+def test_repeats_of_a_confirmation_do_not_count_as_the_cost_of_the_search(rules: int, *, ends: bool) -> None:
+    """The search spends $10, so the next dollar is expected to gain 0.0412 points. Then the repeat spends $20."""
+    confirm = Confirm(candidates=1, seeds=2)
+    story = Story(scheduler="none", trials=FEWEST, worth_micro_usd=40_000_000, confirm=confirm)
+
+    def complete(number: int, value: float, spent: int) -> list[do.Command]:
+        story.report(number, 9, value, spent=spent)
+        return story.tell(ev.Completed(AT, trial_id(number)))
+
+    for number in range(FEWEST):
+        complete(number, number / 1000, spent=10_000_000)
+    assert endings(complete(FEWEST, 0.015, spent=30_000_000)) == [("succeeded", "confirmed")]
+    more = Budget(usd=Money(10**8), trials=2 * FEWEST)
+    story.tell(ev.BudgetChanged(AT, more), ev.Launched(AT, rules=rules), ev.ControlRequested(AT, "resume"))
+    last = complete(FEWEST + 1, 0.016, spent=30_500_000)
+    assert endings(last) == ([("succeeded", "worth")] if ends else [])
 
 
 @pytest.mark.parametrize("violation", [0.0, 0.1])

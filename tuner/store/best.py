@@ -1,6 +1,7 @@
 """Queries for the best reports and trials of a job: the Pareto front, the best report within cost limits, and the best learning curves."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -184,11 +185,27 @@ _NEWEST_REPORT = (
     .order_by(events.c.seq.desc())
     .limit(1)
 )
+_BODIES = select(events.c.seq, events.c.body).where(
+    events.c.job == bindparam("of"), events.c.seq.in_(bindparam("seqs", expanding=True))
+)
+_REPEATS: BindParameter[Any] = bindparam("repeats", expanding=True)
 _NEWEST_SEARCHED = (
     select(_R.seq)
-    .where(_R.job == bindparam("of"), _R.trial.not_in(bindparam("repeats", expanding=True)))
+    .where(_R.job == bindparam("of"), _R.trial.not_in(_REPEATS))
     .order_by(_R.seq.desc())
     .limit(1)
+)
+_BEFORE = reports.alias("before")
+_REPEATS_AND_BEFORE = select(
+    _R.seq,
+    select(func.max(_BEFORE.c.seq))
+    .where(_BEFORE.c.job == _R.job, _BEFORE.c.seq < _R.seq, _BEFORE.c.value.is_not(None))
+    .scalar_subquery(),
+).where(
+    _R.job == bindparam("of"),
+    _R.trial.in_(_REPEATS),
+    _R.value.is_not(None),
+    _R.seq < bindparam("until"),
 )
 
 
@@ -196,16 +213,34 @@ def results(db: Connection, job: str, spec: JobSpec) -> tuple[list[float], Money
     """Return the results of the search: the newest metric of each feasible trial, oldest trial first, and what the job had spent.
 
     That is what it had spent at the newest report. Trials without a metric are left out. So are repeats, with which the job confirmed its
-    best configurations, and their reports.
+    best configurations, their reports, and what they cost.
     """
     again = repeats(db, job) if spec.confirm is not None else set[str]()
-    newest = _NEWEST_REPORT
+    newest, for_repeats = _NEWEST_REPORT, ZERO
     if again:
-        seq = db.execute(_NEWEST_SEARCHED, {"of": job, "repeats": list(again)}).scalar()
+        seq = db.execute(_NEWEST_SEARCHED, {"of": job, "repeats": list(again)}).scalar() or 0
         newest = newest.where(events.c.seq <= seq)
+        for_repeats = _spent_on_repeats(db, job, again, seq)
     body = db.execute(newest, {"of": job}).scalar()
-    spent = ZERO if body is None else decode(body).spent
+    spent = ZERO if body is None else decode(body).spent - for_repeats
     return [value for trial, value in db.execute(_RESULTS, {"of": job}) if trial not in again], spent
+
+
+def _spent_on_repeats(db: Connection, job: str, again: Collection[str], until: int) -> Money:
+    """Return what the job spent between each report of a repeat and the report before it, as `State.spent_on_repeats` does.
+
+    Args:
+        again: The trials that are repeats.
+        until: Reports from this event on do not count.
+    """
+    # In a row of repeats, only the spend at its last report, and at the report before its first, does not cancel out.
+    signs = Counter[int]()
+    for seq, before in db.execute(_REPEATS_AND_BEFORE, {"of": job, "repeats": list(again), "until": until}):
+        signs[seq] += 1
+        signs[before] -= 1
+    wanted = [seq for seq, sign in signs.items() if sign]
+    rows = db.execute(_BODIES, {"of": job, "seqs": wanted})
+    return Money(sum(signs[row.seq] * decode(row.body).spent.micro_usd for row in rows))
 
 
 def values_at(curve: Sequence[CostPoint], levels: Sequence[int]) -> list[float]:

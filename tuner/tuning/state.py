@@ -150,7 +150,10 @@ class State:
     skipped: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
-    spent: Money = ZERO
+    spent: Money = ZERO  #: The job's spend at the newest report with a metric.
+    spent_on_repeats: Money = (
+        ZERO  #: The part of `spent` that was spent between a report of a repeat and the report before it.
+    )
     #: Number of the trial with the best score so far. A feasible trial is better than any infeasible one.
     leader: int | None = None
     leader_score: float = float("-inf")

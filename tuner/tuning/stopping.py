@@ -25,9 +25,10 @@ def after_report(state: State, event: Reported) -> Ending | None:
     `event.value` must be a finite number.
     """
     assert event.value is not None
-    state.spent = max(state.spent, event.spent)
+    before_spent, state.spent = state.spent, max(state.spent, event.spent)
     state.valid_reports += 1
     if state.trial(event.trial).repeats is not None:  # the search is over
+        state.spent_on_repeats += state.spent - before_spent
         return None
     before = state.leader_stage
     trial = state.trial(event.trial)
@@ -141,7 +142,7 @@ def points_per_usd(scores: Sequence[float], spent: Money, mode: Mode) -> float |
 
     Args:
         scores: The newest score of each feasible trial that has one, oldest trial first.
-        spent: Spend of the job so far.
+        spent: Spend of the job so far, without that of repeats.
         mode: Whether the metric is maximised, so that scores are its values, or minimised, so that they are its negated values.
     """
     if len(scores) < FEWEST or not spent.micro_usd:
@@ -195,7 +196,8 @@ def ending(state: State) -> Ending | None:
     if worth is None or state.confirming:
         return None
     scores = _scores(state)
-    points = points_per_usd(scores, state.spent, state.spec.objective.mode)
+    spent = state.spent - state.spent_on_repeats if state.rules >= 5 else state.spent
+    points = points_per_usd(scores, spent, state.spec.objective.mode)
     if points is None or points * worth >= 1_000_000 or len(scores) < state.worth_from:
         return None
     detail = f"{gain_of_next(points)}, and a point is worth {Money(worth)} (stop.worth)"
