@@ -416,20 +416,44 @@ def test_top_up_resumes_a_job_that_had_spent_its_budget(
     [
         (
             {"budget": {"usd": 1, "trials": 2}},
-            "The job ended because of `trials`, so more money does not continue it.",
+            "The job ended with `trials`: raise `budget.trials` with PATCH /v1/jobs/JOB, and `tuner resume JOB` continues it.",
+        ),
+        (
+            {"budget": {"usd": 1, "wall_clock": "20s"}},
+            "The job ended with `wall_clock`: raise `budget.wall_clock` with PATCH /v1/jobs/JOB, and `tuner resume JOB` continues it.",
+        ),
+        (
+            {
+                "search_space": {
+                    "lr": {"type": "categorical", "choices": [0.1]},
+                    "width": {"type": "int", "low": 8, "high": 9},
+                },
+                "budget": {"usd": 1},
+            },
+            "The job ended with `space_exhausted`, so more money does not continue it.",
         ),
         (
             {"objective": {"metric": "acc", "mode": "max", "target": 0.001}},
-            "`tuner resume JOB` continues it.",
+            "The job ended with `target` and was not resumed: `tuner resume JOB` continues it.",
+        ),
+        (
+            {
+                "confirm": {"candidates": 3, "seeds": 3},
+                "budget": {"usd": 0.004},
+                "algorithm": {"sampler": "random"},
+            },
+            "The job ended with `confirmed` and was not resumed: `tuner resume JOB` continues it.",
         ),
     ],
+    ids=["trials", "wall_clock", "space_exhausted", "target", "confirmed"],
 )
 def test_top_up_says_how_to_continue_a_job_that_ended_for_another_reason(
     tuner: Tuner, rest: TestClient, service: FakeService, limit: dict[str, Any], shown: str
 ) -> None:
     job = fakes.submit(rest, **limit)
     fakes.simulate(service, job)
-    assert tuner("topup", job, "--usd", "1").stdout.splitlines()[-1].endswith(shown.replace("JOB", job))
+    shown_text = " ".join(tuner("topup", job, "--usd", "1").stdout.split())
+    assert shown_text.endswith(shown.replace("JOB", job))
     assert printed(tuner("topup", job, "--usd", "1", "--json"))["state"] == "succeeded"
 
 

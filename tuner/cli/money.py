@@ -349,10 +349,15 @@ def _topped_up(job: Job) -> RenderableType:
     shown = render.job(job)
     if job.state != "succeeded":
         return shown
-    if job.stop_reason in ("trials", "wall_clock", "space_exhausted"):
-        more = f"The job ended because of `{job.stop_reason}`, so more money does not continue it."
-    else:
-        more = f"The job did not end because of its budget: `tuner resume {job.id}` continues it."
+    ended, resume = f"The job ended with `{job.stop_reason}`", f"`tuner resume {job.id}` continues it."
+    match job.stop_reason:
+        case "trials" | "wall_clock":
+            limit = f"`budget.{job.stop_reason}`"
+            more = f"{ended}: raise {limit} with PATCH /v1/jobs/{job.id}, and {resume}"
+        case "space_exhausted":
+            more = f"{ended}, so more money does not continue it."
+        case _:
+            more = f"{ended} and was not resumed: {resume}"
     return Group(shown, Text(more))
 
 
