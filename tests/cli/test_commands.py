@@ -379,7 +379,7 @@ def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: Fa
 @pytest.mark.parametrize(
     ("state", "shown"),
     [
-        ("paused", "continues to its next rung as soon as a worker is free."),
+        ("paused", "continues to its next rung once the job runs and a worker is free."),
         ("running", "continues past its next rung without a pause."),
     ],
 )
@@ -391,6 +391,18 @@ def test_promote_confirms_in_one_line(
     trials = get(rest, f"/v1/jobs/{job}/trials")["items"]
     trial = next(trial["id"] for trial in trials if trial["state"] == state)
     assert tuner("promote", job, trial).stdout == f"{trial} {shown}\n"
+
+
+def test_promote_in_a_paused_job_says_that_the_job_must_run(
+    tuner: Tuner, rest: TestClient, service: FakeService
+) -> None:
+    by_asha = {"scheduler": "asha", "sampler": "random"}
+    job = fakes.submit(rest, algorithm=by_asha, budget={"usd": 0.001, "on_exhausted": "pause"})
+    fakes.simulate(service, job)
+    assert get(rest, f"/v1/jobs/{job}")["state"] == "paused"
+    trials = get(rest, f"/v1/jobs/{job}/trials")["items"]
+    trial = next(trial["id"] for trial in trials if trial["state"] == "paused")
+    assert "once the job runs" in tuner("promote", job, trial).stdout
 
 
 def test_top_up_raises_the_budget_and_leaves_a_waiting_job_queued(

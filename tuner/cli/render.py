@@ -99,7 +99,7 @@ def enqueued(answer: Job, values: Mapping[str, Any]) -> RenderableType:
 def promoted(answer: show.TrialDetail) -> RenderableType:
     if answer.state == "running":
         return Text(f"{answer.id} continues past its next rung without a pause.")
-    return Text(f"{answer.id} continues to its next rung as soon as a worker is free.")
+    return Text(f"{answer.id} continues to its next rung once the job runs and a worker is free.")
 
 
 def cancelled(answer: Job) -> RenderableType:
