@@ -200,12 +200,28 @@ def test_error_in_a_job_on_standard_input_names_it(tuner: Tuner, text: str, says
     assert says in one_line(result.stderr)
 
 
-def test_submit_of_a_python_file_says_how_to_submit_a_function(tuner: Tuner, tmp_path: Path) -> None:
-    file = tmp_path / "spin.py"
-    file.write_text("def train(run):\n    pass\n")
-    result = tuner("submit", str(file))
+@pytest.mark.parametrize(
+    ("file", "module"),
+    [
+        ("spin.py", "spin"),
+        ("./models/digits/spin.py", "models.digits.spin"),
+        ("{folder}/models/spin.py", "models.spin"),
+        ("../elsewhere/spin.py", "spin"),
+    ],
+)
+def test_submit_of_a_python_file_says_how_to_submit_a_function(
+    tuner: Tuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, module: str
+) -> None:
+    """The module of a file below the working directory includes the names of its folders."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    path = folder / file.format(folder=folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("def train(run):\n    pass\n")
+    result = tuner("submit", file.format(folder=folder))
     assert result.exit_code == 2
-    assert "to submit a function of a module, write spin:train" in one_line(result.stderr)
+    assert f"to submit a function of a module, write {module}:train" in one_line(result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
     is_code = re.fullmatch(r"[\w.]+:\w+", what) is not None and not Path(what).exists()
     if what.endswith(".py"):
         raise typer.BadParameter(
-            f"{what} is a Python file, not a job file; to submit a function of a module, write {Path(what).stem}:train"
+            f"{what} is a Python file, not a job file; to submit a function of a module, write {_module_of(what)}:train"
         )
     job = _job_of_function(what, options) if is_code else read_job(Path(what))
     if options.space is not None:
@@ -74,6 +74,13 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
     _put(job, "budget", **limits, wall_clock=options.wall_clock, trials=options.trials)
     _put(job, "fidelity", max=options.max_steps)
     return with_recorded_space(job)
+
+
+def _module_of(file: str) -> str:
+    """Return the name of the module in a Python file, relative to the working directory. Leave the folders of a file elsewhere out."""
+    path, here = Path(file).resolve(), Path.cwd()
+    inside = path.relative_to(here) if path.is_relative_to(here) else Path(path.name)
+    return ".".join(inside.with_suffix("").parts)
 
 
 def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
