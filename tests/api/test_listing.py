@@ -68,6 +68,28 @@ def test_unchanged_job_is_read_from_the_cache(client: TestClient, service: FakeS
     assert again["progress"]["steps"] > shown[0]["progress"]["steps"]
 
 
+def test_repeats_are_counted_only_if_the_budget_limits_trials(
+    client: TestClient, service: FakeService
+) -> None:
+    """Counting them reads the configurations of all trials. A limit that is added later counts at once."""
+    confirm, by_auto = {"candidates": 3, "seeds": 3}, {"scheduler": "auto", "sampler": "random"}
+    job = fakes.submit(client, confirm=confirm, budget={"usd": 0.004}, algorithm=by_auto)
+    run, asked = fakes.simulate(service, job, messages=40), list[str]()
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2])
+    )
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+    configs = str(best._CONFIGS).partition(" \nWHERE")[0]
+    assert not [statement for statement in asked if statement.startswith(configs)]
+    run.run()
+    trials = sum(client.get(f"/v1/jobs/{job}").json()["progress"]["trials"].values())
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 100, "trials": trials}})
+    used = client.get(f"/v1/jobs/{job}").json()["progress"]["budget_used"]
+    assert used == pytest.approx((trials - run.loop.state.repeats) / trials, abs=1e-6)
+    assert run.loop.state.repeats == 3
+    assert [statement for statement in asked if statement.startswith(configs)]
+
+
 def test_cached_job_equals_the_database_after_each_message(client: TestClient, service: FakeService) -> None:
     job = fakes.submit(client, budget={"usd": 0.0005})
 

@@ -40,9 +40,8 @@ class JobView:
     optuna_dashboard: str | None
     #: Trial that the job confirmed with several seeds. None if it confirmed none, or has not ended.
     confirmed_trial: str | None = None
-    repeats: int = (
-        0  #: How many of its trials repeat others for `confirm`. They do not count for `budget.trials`.
-    )
+    #: How many of its trials repeat others for `confirm`. They do not count for `budget.trials`. 0 if the budget does not limit trials.
+    repeats: int = 0
 
     @property
     def budget_used(self) -> float:
@@ -74,11 +73,12 @@ class _Progress:
     steps: int
     best: CostedReport | None
     confirmed_trial: str | None = None
-    repeats: int = 0  #: How many of the trials repeat others for `confirm`.
+    #: How many of the trials repeat others for `confirm`. 0 if the budget does not limit trials.
+    repeats: int = 0
 
 
-# The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the numbers of the
-# job's newest event and of the newest removal of its files, so that a cached summary never becomes wrong.
+# The cache of summaries, by database. Without it, a page of 100 jobs without repeats takes 32 ms instead of 7 ms. The key contains the
+# numbers of the job's newest event and of the newest removal of its files, so that a cached summary never becomes wrong.
 _KEPT: WeakKeyDictionary[Database, dict[Hashable, _Progress]] = WeakKeyDictionary()
 
 
@@ -87,12 +87,20 @@ def _progress_of(
 ) -> dict[str, _Progress]:
     """Return the summary of each job's trials, from the cache if possible.
 
-    The cache key contains the job's state in addition to its newest event, because the trials of a job without a
-    driver can be ended without a new event.
+    The cache key contains the job's state in addition to its newest event, because the trials of a job without a driver can be ended
+    without a new event. It also contains whether the budget limits trials, because repeats are counted only then: for a job with 10,000
+    trials this takes 10 ms.
     """
     kept = _KEPT.setdefault(service.database, {})
     keys = {
-        row.id: (row.id, summaries[row.id].seq, summaries[row.id].removal, row.state, row.ended_at)
+        row.id: (
+            row.id,
+            summaries[row.id].seq,
+            summaries[row.id].removal,
+            row.state,
+            row.ended_at,
+            row.budget.trials is not None,
+        )
         for row in rows
     }
     known = {job: progress for job, key in keys.items() if (progress := kept.get(key)) is not None}
@@ -113,7 +121,7 @@ def _progress_of(
     repeated = {
         row.id: len(best.repeats(db, row.id))
         for row in rows
-        if row.id in states and row.spec.confirm is not None
+        if row.id in states and row.spec.confirm is not None and row.budget.trials is not None
     }
     if len(kept) + len(unread) > KEPT:
         kept.clear()
