@@ -149,10 +149,11 @@ def test_limit_in_gpu_hours_is_rounded_down_to_whole_milliseconds() -> None:
     ("usd", "gpu_hours", "text"),
     [
         (0.5, 1.5, "$0.50 and 1.5 GPU-hours"),
-        (0.0, 1.5, "1.5 GPU-hours"),
-        (0.5, 0.0, "$0.50"),
-        (0.0, 0.0, "nothing"),
+        (None, 1.5, "1.5 GPU-hours"),
+        (0.5, None, "$0.50"),
+        (0.0, None, "$0.00"),
+        (None, None, "nothing"),
     ],
 )
-def test_amounts_that_are_zero_are_not_shown(usd: float, gpu_hours: float, text: str) -> None:
+def test_amounts_that_are_none_are_not_shown(usd: float | None, gpu_hours: float | None, text: str) -> None:
     assert amounts(usd, gpu_hours) == text

@@ -113,7 +113,7 @@ def _some(what: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _paused(paused_job: PausedJob) -> str:
-    since = amounts(paused_job.since_usd, paused_job.since_gpu_hours)
+    since = amounts(paused_job.since_usd or None, paused_job.since_gpu_hours or None)
     if paused_job.exact:
         spent = f"spent {since} after the backup"
         spent += "" if since == "nothing" else ", which counts as lost"

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from tuner.client.http import PROBLEM, ApiError
-from tuner.domain.money import dollars, plain
+from tuner.domain.money import amounts
 from tuner.domain.time import NS, parse_duration_ns
 from tuner.schemas.base import Problem
 from tuner.schemas.job import JobFacts
@@ -62,9 +62,7 @@ def not_resumed(before: JobFacts, after: JobFacts, error: ApiError) -> ApiError:
 
 def limits_text(budget: Mapping[str, Any]) -> str:
     """Return the limits of a budget in dollars and GPU-hours as text. A limit that is None is left out."""
-    usd, gpu_hours = budget.get("usd"), budget.get("gpu_hours")
-    limits = [dollars(usd)] if usd is not None else []
-    return " and ".join([*limits, f"{plain(gpu_hours)} GPU-hours"] if gpu_hours is not None else limits)
+    return amounts(budget.get("usd"), budget.get("gpu_hours"))
 
 
 def _same(name: str, wanted: Any, current: Any) -> bool:

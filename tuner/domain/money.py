@@ -97,14 +97,16 @@ def plain(amount: float) -> str:
     return str(amount) if isinstance(amount, int) else f"{amount:.9f}".rstrip("0").rstrip(".")
 
 
-def amounts(usd: float, gpu_hours: float) -> str:
-    """Format an amount of dollars and of GPU-hours. If one of them is 0, only the other is shown, and "nothing" if both are.
+def amounts(usd: float | None, gpu_hours: float | None) -> str:
+    """Format an amount of dollars and of GPU-hours. If one of them is None, only the other is shown, and "nothing" if both are.
 
-    >>> amounts(0.5, 1.5), amounts(0, 1.5), amounts(0.5, 0), amounts(0, 0)
-    ('$0.50 and 1.5 GPU-hours', '1.5 GPU-hours', '$0.50', 'nothing')
+    >>> amounts(0.5, 1.5), amounts(None, 1.5), amounts(0.5, None), amounts(0, None), amounts(None, None)
+    ('$0.50 and 1.5 GPU-hours', '1.5 GPU-hours', '$0.50', '$0.00', 'nothing')
     """
-    shown = [dollars(usd)] if usd else []
-    return " and ".join([*shown, f"{plain(gpu_hours)} GPU-hours"] if gpu_hours else shown) or "nothing"
+    shown = [] if usd is None else [dollars(usd)]
+    return (
+        " and ".join(shown if gpu_hours is None else [*shown, f"{plain(gpu_hours)} GPU-hours"]) or "nothing"
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -172,7 +172,7 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, known: Account | None
     )
     next_steps = "resume the job with `tuner resume`"
     if known is not None:
-        spent = f"the job spent {amounts(since.usd.usd, since.gpu_hours)} after the backup"
+        spent = f"the job spent {amounts(since.usd.usd or None, since.gpu_hours or None)} after the backup"
         spent += "" if since.nothing else ", which counts as lost"
     elif since.nothing:
         spent = "nothing of the job's budget was left when the backup was made"
