@@ -134,7 +134,7 @@ def address(url: str | None, api_key: str | None, project: str | None = None) ->
 
 
 def direct(url: str) -> dict[str, None]:
-    """Return the `mounts` with which an HTTP client uses no proxy, if the service is on this machine. Otherwise return {}.
+    """Return the `mounts` with which an HTTP client uses no proxy, if the URL's host is the loopback interface. Otherwise return {}.
 
     HTTP_PROXY is for other machines: its proxy would get the key, and cannot reach the loopback interface of this machine.
     """

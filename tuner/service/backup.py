@@ -133,7 +133,7 @@ class Restored:
     revision: str  #: Schema revision of the restored database.
     jobs: int  #: Number of jobs in the restored database.
     paused: tuple[PausedJob, ...]
-    #: Ended jobs whose spend after the backup is not known. The rest of their budgets was subtracted.
+    #: Jobs that had ended or were being cancelled, and whose spend after the backup is not known. The rest of their budgets was subtracted.
     lowered: tuple[str, ...]
     gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
     missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.

@@ -103,7 +103,8 @@ def _other_interval(
 def _higher_first_rung(evidence: JobEvidence, how: str) -> AdvisedChange | None:
     """Return the change to a higher `fidelity.min`, at most the last step. Return None if the job has no rungs below its last step.
 
-    Return None also if the job has proxies, because they have one value for each rung. The scheduler `auto` chooses its own first rung, so the change is relative to that rung. A lower `fidelity.min` would have no effect.
+    Return None also if the job has proxies. Each proxy has one value for each rung, so fewer rungs would need other values. The scheduler
+    `auto` chooses its own first rung, so the change is relative to that rung. A lower `fidelity.min` would have no effect.
     """
     rungs = ladder(evidence.spec)
     is_whole = evidence.spec.algorithm.scheduler == "none"
