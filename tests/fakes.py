@@ -40,8 +40,8 @@ from tuner.service.trainables import Described
 from tuner.settings import Settings
 from tuner.simulator.journal import Tables
 from tuner.simulator.traces import UpTimes
-from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
-from tuner.simulator.world import NONE, Faults, SimulatedRun, SpotMachines
+from tuner.simulator.worker import EPOCH_NS, Overheads, SimulatedClock, Training
+from tuner.simulator.world import NONE, NORMAL, Faults, SimulatedRun, SpotMachines
 from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
 from tuner.store.queue import QueuePlaces
@@ -340,6 +340,7 @@ def simulate(
     *,
     messages: int | None = None,
     training: Training | None = None,
+    overheads: Overheads = NORMAL,
     faults: Faults = NONE,
     seed: int = 0,
     up_s: Sequence[tuple[float, float | None]] | None = None,
@@ -365,6 +366,7 @@ def simulate(
         row.spec,
         LoopConfig(job, rate, row.concurrency, 10 * NS),
         training or Curves(),
+        overheads=overheads,
         faults=faults,
         seed=seed,
         machines=SpotMachines(

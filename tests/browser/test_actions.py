@@ -105,6 +105,23 @@ def test_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Site)
     expect(page.get_by_text("The budget is $3.00.")).to_be_visible()
 
 
+def test_top_up_that_cannot_pay_for_the_start_of_the_workers_shows_a_warning(page: Page, site: Site) -> None:
+    job = site.submit(budget={"usd": 0.001})
+    site.simulate(job)
+    spent = site.get(f"/jobs/{job}")["spend"]["usd"]
+    see(page, site, job)
+    dialog = top_up(page, f"{spent + 0.00004:.6f}")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog).not_to_be_visible()
+    warning = page.get_by_role("status").filter(has_text="Warnings")
+    expect(warning).to_contain_text("the budget has $0.00004 left, but starting 2 workers")
+    assert violations(page) == []
+    dialog = top_up(page, "1")
+    dialog.get_by_role("button", name="Set the budget").click()
+    expect(dialog).not_to_be_visible()
+    expect(warning).to_have_count(0)
+
+
 def test_priority_and_tags_can_be_edited(page: Page, site: Site) -> None:
     job = site.submit(tags={"project": "vision"})
     see(page, site, job)

@@ -469,6 +469,24 @@ def test_top_up_says_how_to_continue_a_job_that_ended_for_another_reason(
     assert printed(tuner("topup", job, "--usd", "1", "--json"))["state"] == "succeeded"
 
 
+def test_top_up_that_cannot_pay_for_the_start_of_the_workers_shows_a_warning(
+    tuner: Tuner, rest: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(rest, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    spent = get(rest, f"/v1/jobs/{job}")["spend"]["usd"]
+    rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": spent}})
+    topped_up = printed(tuner("topup", job, "--usd", "0.00004", "--json"))
+    (warning,) = topped_up["warnings"]
+    assert "the budget has $0.00004 left, but starting 2 workers" in warning
+    assert topped_up["state"] == "running"
+    shown = tuner("resume", job).stdout
+    assert f"! {warning}" in " ".join(shown.split())
+    shown = tuner("topup", job, "--usd", "0.000001").stdout
+    assert "! the budget has $0.000041 left" in shown
+    assert "!" not in tuner("topup", job, "--usd", "1").stdout
+
+
 def test_top_up_does_not_resume_a_job_paused_by_a_user(tuner: Tuner, waiting: str) -> None:
     tuner("pause", waiting)
     assert printed(tuner("topup", waiting, "--usd", "1", "--json"))["state"] == "paused"

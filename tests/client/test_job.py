@@ -107,6 +107,20 @@ def test_job_with_spent_budget_resumes_after_top_up(
     assert job.top_up(usd=0.1).state in ("queued", "running")
 
 
+def test_top_up_that_cannot_pay_for_the_start_of_the_workers_returns_a_warning(
+    client: Both, service: FakeService, rest: TestClient
+) -> None:
+    spent = fakes.submit(rest, budget={"usd": 0.0005})
+    fakes.simulate(service, spent)
+    job = client.job(spent)
+    client.patch(job, budget={"usd": job.spend.usd})
+    assert job.warnings == []
+    (warning,) = job.top_up(usd=0.00004).warnings
+    assert "the budget has $0.00004 left, but starting 2 workers" in warning
+    assert (job.state, job.warnings) == ("running", [warning])
+    assert job.top_up(usd=1).warnings == job.warnings == []
+
+
 def test_top_up_adds_once_if_its_response_is_lost(
     client: Both, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,12 @@
-"""A budget that cannot pay for the setup and the first step of a trial is refused before any money is spent."""
+"""A budget that cannot pay for the setup and the first step of a trial is refused before any money is spent.
 
+A top-up that cannot pay for the start of the job's workers is answered with a warning.
+"""
+
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -9,9 +14,12 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeProber, FakeService
+from tuner.cluster.nodes import Node
+from tuner.domain.errors import Unavailable
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.service.trainables import Described
+from tuner.simulator.worker import Overheads
 
 SECOND_USD = 0.1 / 3600  # the price of one second of a trial on the only machine
 
@@ -22,6 +30,13 @@ class MeasuringProber(FakeProber):
 
     def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
         return replace(super().describe(entry, package), import_ns=4 * NS)
+
+
+class BusyProber(FakeProber):
+    """A prober that imports too many other trainables."""
+
+    def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
+        raise Unavailable("other trainables are being imported")
 
 
 class SlowSteps(fakes.Curves):
@@ -58,4 +73,144 @@ def test_setup_measured_in_earlier_jobs_takes_precedence_over_import_time(
         fakes.simulate(service, fakes.submit(client), training=SlowSteps())
     why = refusal(client, "/v1/jobs", round(2 * SECOND_USD, 6))
     assert "s for setup and " in why
-    assert "(the shortest of 4 measured in earlier jobs)" in why
+    assert "(the shortest of 4 measured in jobs of the trainable)" in why
+
+
+SLOW_START = Overheads(warming_ns=10 * NS)  # with SlowSteps, a worker needs 13.2 s until its first report
+
+
+@pytest.fixture
+def ended(service: FakeService, client: TestClient) -> str:
+    """A job of two workers that has spent its budget. Its simulated workers start slowly."""
+    job = fakes.submit(client, budget={"usd": round(60 * SECOND_USD, 6)})
+    fakes.simulate(service, job, training=SlowSteps(), overheads=SLOW_START)
+    assert shown(client, job)["stop_reason"] == "budget_usd"
+    return job
+
+
+def shown(client: TestClient, job: str) -> dict[str, Any]:
+    job_view: dict[str, Any] = client.get(f"/v1/jobs/{job}").json()
+    return job_view
+
+
+def raised(client: TestClient, job: str, **left: float) -> list[str]:
+    """Set the job's budget so that this much of it is left, and return the warnings of the answer."""
+    spend = shown(client, job)["spend"]
+    budget = {unit: round(spend[unit] + amount, 6) for unit, amount in left.items()}
+    answer = client.patch(f"/v1/jobs/{job}", json={"budget": budget})
+    assert answer.status_code == 200, answer.text
+    warnings: list[str] = answer.json()["warnings"]
+    return warnings
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 5, 20])
+def test_top_up_that_buys_no_step_is_answered_with_a_warning(
+    service: FakeService, client: TestClient, ended: str, seconds: float
+) -> None:
+    steps = shown(client, ended)["progress"]["steps"]
+    (warning,) = raised(client, ended, usd=seconds * SECOND_USD)
+    assert "starting 2 workers up to the first report costs at least $0.00073" in warning
+    assert "each takes 10.2" in warning
+    assert ", at $0.10 an hour. The rest may buy no step: add at least $0.00" in warning
+    assert "measured in jobs of the trainable" in warning
+    assert shown(client, ended)["warnings"] == []
+    resumed = client.post(f"/v1/jobs/{ended}/resume")
+    if seconds >= 1:  # with less, the job is not resumed
+        assert resumed.json()["warnings"] == [warning]
+        fakes.simulate(service, ended, training=SlowSteps(), overheads=SLOW_START, at=service.now())
+        assert shown(client, ended)["stop_reason"] == "budget_usd"
+        assert shown(client, ended)["progress"]["steps"] == steps
+
+
+@pytest.mark.parametrize("seconds", [0, 5, 20])
+def test_amount_in_the_warning_is_enough(
+    service: FakeService, client: TestClient, ended: str, seconds: float
+) -> None:
+    left = round(seconds * SECOND_USD, 6)
+    (warning,) = raised(client, ended, usd=left)
+    amount = re.search(r"add at least \$([\d.]+\d)", warning)
+    assert amount is not None
+    enough = round(left + float(amount[1]), 6)
+    assert raised(client, ended, usd=enough - 0.000001) != []
+    steps = shown(client, ended)["progress"]["steps"]
+    assert raised(client, ended, usd=enough) == []
+    assert client.post(f"/v1/jobs/{ended}/resume").json()["warnings"] == []
+    fakes.simulate(service, ended, training=SlowSteps(), overheads=SLOW_START, at=service.now())
+    assert shown(client, ended)["progress"]["steps"] > steps
+
+
+def test_warning_names_the_number_of_trials_that_the_rest_can_start(
+    service: FakeService, client: TestClient, ended: str
+) -> None:
+    (warning,) = raised(client, ended, usd=15 * SECOND_USD)
+    assert warning.endswith(", or set max_concurrent_trials to 1")
+    client.patch(f"/v1/jobs/{ended}", json={"max_concurrent_trials": 1})
+    steps = shown(client, ended)["progress"]["steps"]
+    assert client.post(f"/v1/jobs/{ended}/resume").json()["warnings"] == []
+    fakes.simulate(service, ended, training=SlowSteps(), overheads=SLOW_START, at=service.now())
+    assert shown(client, ended)["progress"]["steps"] > steps
+    (warning,) = raised(client, ended, usd=5 * SECOND_USD)
+    assert "starting a worker up to the first report" in warning
+    assert ": it takes 10.2" in warning
+    assert "max_concurrent_trials" not in warning
+
+
+def test_limit_of_trials_limits_the_workers_that_the_warning_counts(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client, budget={"usd": 1, "trials": 1})
+    fakes.simulate(service, job, training=SlowSteps(), overheads=SLOW_START)
+    assert raised(client, job, usd=15 * SECOND_USD) == []
+    assert "starting a worker" in raised(client, job, usd=5 * SECOND_USD)[0]
+
+
+def test_job_whose_workers_run_gets_no_warning(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client, budget={"usd": 1})
+    fakes.simulate(service, job, messages=60, training=SlowSteps(), overheads=SLOW_START)
+    held = shown(client, job)["spend"]["held_usd"]
+    assert held > 0
+    assert raised(client, job, usd=held) == []
+
+
+def test_job_that_never_ran_is_warned_with_the_import_time(service: FakeService) -> None:
+    client = fakes.client_of(replace(service, prober=MeasuringProber()))
+    job = fakes.submit(client)
+    (warning,) = raised(client, job, usd=5 * SECOND_USD)
+    assert "each takes 4.000 s for setup (the time of importing the trainable alone)" in warning
+    assert raised(client, job, usd=8.1 * SECOND_USD) == []
+
+
+def test_warning_does_not_suggest_fewer_trials_if_the_rest_cannot_begin_one(
+    service: FakeService, client: TestClient
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)  # a worker needs 0.8 s until its first report
+    (warning,) = raised(client, job, usd=0.95 * SECOND_USD)
+    assert "starting 2 workers" in warning
+    assert "max_concurrent_trials" not in warning
+
+
+def test_busy_service_changes_the_budget_without_a_warning(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client)
+    busy = fakes.client_of(replace(service, prober=BusyProber()))
+    assert raised(busy, job, usd=0.5 * SECOND_USD) == []
+    assert shown(client, job)["budget"]["usd"] == round(0.5 * SECOND_USD, 6)
+
+
+def test_rest_below_one_second_of_a_trial_is_warned_about(client: TestClient) -> None:
+    job = fakes.submit(client)
+    (warning,) = raised(client, job, usd=0.5 * SECOND_USD)
+    assert "a trial begins only if the budget pays for one second of it" in warning
+    assert "max_concurrent_trials" not in warning
+    assert raised(client, job, usd=1.1 * SECOND_USD) == []
+
+
+def test_warning_counts_gpu_hours_if_they_are_limited(service: FakeService) -> None:
+    service.cluster.fake_nodes = [Node("g1", cpus=2, gpus=2, memory_bytes=8 << 30)]
+    client = fakes.client_of(replace(service, prober=MeasuringProber()))
+    job = fakes.submit(client, budget={"gpu_hours": 1}, resources={"gpus": 1})
+    (warning,) = raised(client, job, gpu_hours=0.001)
+    assert "the budget has 0.001 GPU-hours left" in warning
+    assert "costs at least 0.002222222 GPU-hours" in warning
+    assert "add at least 0.001223 GPU-hours" in warning
+    assert raised(client, job, gpu_hours=0.002223) == []

@@ -69,6 +69,7 @@ def job_of(view: JobView) -> job_models.Job:
         created_at=rfc3339(row.created_at),
         started_at=time_of(row.started_at),
         ended_at=time_of(row.ended_at),
+        warnings=list(view.warnings),
     )
 
 

@@ -318,7 +318,10 @@ def topup(
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Add to a job's budget. If the job ended because its budget was used up, resume the job."""
+    """Add to a job's budget. If the job ended because its budget was used up, resume the job.
+
+    A warning says if the job may spend the rest of its budget on the start of its workers, before the first step.
+    """
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
     from tuner.client import ApiError

@@ -88,7 +88,7 @@ def job(answer: Job) -> RenderableType:
         table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in answer.constraints))
     if answer.best_so_far:
         _add_best(table, answer, answer.best_so_far)
-    return table
+    return Group(table, *(Text(f"! {warning}", style="yellow") for warning in answer.warnings))
 
 
 def enqueued(answer: Job, values: Mapping[str, Any]) -> RenderableType:

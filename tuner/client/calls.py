@@ -200,7 +200,8 @@ class Calls(ABC):
     ) -> JobFacts:
         """Add to the job's current budget. Resume the job if it had stopped because its budget was spent.
 
-        The amount is added exactly once, even if the connection breaks.
+        The amount is added exactly once, even if the connection breaks. The `warnings` of the returned job say if it may spend the rest of
+        its budget on the start of its workers, before the first step.
 
         Raises:
             ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added. If the budget was

@@ -480,6 +480,9 @@ class JobFacts(Answer):
 
     `revision` changes only when the budget, the tags, the priority or `max_concurrent_trials` change. A PATCH with `If-Match: "<revision>"`
     is refused if any of these has changed since the revision was read.
+
+    `warnings` is empty except in the answers to a change of the budget and to a resume. There it says if the job may spend the rest of its
+    budget on the start of its workers, before the first step, and how much to add.
     """
 
     id: str
@@ -523,6 +526,7 @@ class JobFacts(Answer):
     created_at: str
     started_at: str | None
     ended_at: str | None
+    warnings: list[str] = []
 
 
 class Job(JobFacts):

@@ -4,6 +4,7 @@ If the job has a driver, the request is recorded and the driver carries it out. 
 effect at once, and a request about a trial waits for the job's next driver.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any, Literal
 
 from tuner.database.database import Connection
 from tuner.domain.budget import Budget
-from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Stale, TooManyWaiting
+from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Stale, TooManyWaiting, Unavailable
 from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequested, TrialRequest
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START, PERMANENT
-from tuner.domain.money import MS_PER_HOUR, Rate
+from tuner.domain.money import MICRO, MS_PER_HOUR, Cost, Rate, amounts, dollars
 from tuner.domain.shared_budget import tag_faults
 from tuner.domain.space import Value
 from tuner.domain.time import NS, Instant
@@ -25,8 +26,9 @@ from tuner.service import audit_log
 from tuner.service.answers import TrialView
 from tuner.service.answers import trial as trial_view
 from tuner.service.bootstrap import Service
+from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
-from tuner.service.submit import chosen_teacher, concurrency_of
+from tuner.service.submit import AMPLE_NS, chosen_teacher, concurrency_of
 from tuner.service.views import JobView, job_view, revision_of
 from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
@@ -61,6 +63,8 @@ def pause(service: Service, job: str) -> JobView:
 def resume(service: Service, job: str) -> JobView:
     """Resume a paused or succeeded job. If the job is about to pause, withdraw the requested pause.
 
+    The view has a warning if the job may spend the rest of its budget on the start of its workers.
+
     Raises:
         NotFound: The project has no such job.
         Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; the checkpoint
@@ -87,7 +91,7 @@ def resume(service: Service, job: str) -> JobView:
         elif row.control_request == "pause":
             jobs.set_control_request(db, job, "resume")
         _note(db, service, "job.resume", row)
-    return job_view(service, job)
+    return _with_warnings(service, job)
 
 
 def _refuse_used_up(db: Connection, row: JobRow, rate: Rate) -> None:
@@ -163,6 +167,8 @@ def patch(
 ) -> JobView:
     """Change the budget, tags, priority or number of concurrent trials of a job. Either all changes are made or none.
 
+    If `budget` is given, the view has a warning if the job may spend the rest of its budget on the start of its workers.
+
     Args:
         budget: New values of fields of the budget. A field with the value None removes its limit. A limit may not fall
             below what the job has already used: money and GPU-hours spent and held, trials begun, wall clock run.
@@ -201,7 +207,63 @@ def patch(
             _change_budget(db, row, replace(row.budget, **budget), service.now())
         _note(db, service, "job.change", row)
     service.queue_places.forget()
-    return job_view(service, job)
+    return job_view(service, job) if budget is None else _with_warnings(service, job)
+
+
+def _with_warnings(service: Service, job: str) -> JobView:
+    """Return the view of a job, with a warning if the rest of its budget may buy no step.
+
+    A job with a running attempt gets no warning, because its workers have started.
+    """
+    view = job_view(service, job)
+    with service.database.read() as db:
+        has_attempts = bool(nodes_assigned_at(db, job))
+    warning = None if has_attempts else _start_warning(service, view.row, view.summary.account.left)
+    return view if warning is None else replace(view, warnings=(warning,))
+
+
+def _start_warning(service: Service, row: JobRow, left: Cost) -> str | None:
+    """Return a warning if the start of the job's workers up to their first reports costs more than `left`, otherwise None.
+
+    All workers start at the same time and share the money, so it may be spent before the first of them reports a step.
+    """
+    spec, rate = row.spec, row.offer.rate(row.spec.resources)
+    workers = spec.resources.workers(min(row.concurrency, row.budget.trials or row.concurrency))
+    affords_ns = rate.affords_ns(left)
+    if affords_ns >= workers * AMPLE_NS:
+        return None
+    try:
+        # One measured setup is enough for a warning, because the job is not refused.
+        first = first_step_of(service, spec, setups_min=1)
+    except Unavailable:  # The change is already made, so an error would mislead the caller.
+        return None
+    need_ns = max(UNKNOWN_NEED_NS, workers * first.total_ns)
+    if affords_ns >= need_ns:
+        return None
+    cost, instead = rate.cost(need_ns), ""
+    why = "a trial begins only if the budget pays for one second of it"
+    if need_ns > UNKNOWN_NEED_NS:
+        step = f" and {first.step_ns / NS:.3f} s for a step" if first.step_ns else ""
+        why = (
+            f"{'it' if workers == 1 else 'each'} takes {first.setup_ns / NS:.3f} s for setup{step} ({first.source}), "
+            f"at {dollars(rate.price.usd_per_hour)} an hour"
+        )
+        paid = affords_ns // first.total_ns if affords_ns >= UNKNOWN_NEED_NS else 0
+        instead = f", or set max_concurrent_trials to {paid * spec.resources.pack}" if paid else ""
+    missing_usd = max(0, cost.usd.micro_usd - left.usd.micro_usd) / MICRO
+    # Rounded up to six decimals, because clients round the new budget to them.
+    missing_gpu_hours = math.ceil(max(0, cost.gpu_ms - left.gpu_ms) * MICRO / MS_PER_HOUR) / MICRO
+    return (
+        f"the budget has {_limited(row.budget, left)} left, but starting {'a worker' if workers == 1 else f'{workers} workers'} up to the "
+        f"first report costs at least {_limited(row.budget, cost)}: {why}. The rest may buy no step: add at least "
+        f"{amounts(missing_usd or None, missing_gpu_hours or None)}{instead}"
+    )
+
+
+def _limited(budget: Budget, cost: Cost) -> str:
+    """Return the dollars and GPU-hours of a cost as text, without a unit that the budget does not limit."""
+    usd = None if budget.usd is None else cost.usd.usd
+    return amounts(usd, None if budget.gpu_ms is None else cost.gpu_hours)
 
 
 def _fitting_width(service: Service, job: str, wanted: int) -> int:

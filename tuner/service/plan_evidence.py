@@ -195,11 +195,16 @@ class FirstStep:
         return self.setup_ns + self.step_ns
 
 
-def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
+def first_step_of(service: Service, spec: JobSpec, *, setups_min: int = SETUPS_MIN) -> FirstStep:
     """Return the least time that a trial on a new worker needs for its setup and its first step.
 
-    The times come from earlier jobs of the trainable. If these jobs had too few setups, the time of importing the trainable is used.
+    The times come from the jobs of the trainable. If these jobs had too few setups, the time of importing the trainable is used.
     Setups are measured in wall-clock time, which is longer on a busy machine. Therefore the shortest of several setups is used.
+
+    Args:
+        service: The service.
+        spec: The job.
+        setups_min: How many measured setups are enough.
     """
     setups, steps = list[int](), list[int]()
     with service.database.read() as db:
@@ -217,8 +222,9 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
             if (attempt.trial, attempt.attempt) in fresh and not attempt.from_step and ns_of(attempt, "train")
         ]
         steps += [trial.step_ns for trial in seen_trials]
-    if len(setups) >= SETUPS_MIN and steps:
-        return FirstStep(min(setups), min(steps), f"the shortest of {len(setups)} measured in earlier jobs")
+    if len(setups) >= setups_min and steps:
+        source = f"the shortest of {len(setups)} measured in jobs of the trainable"
+        return FirstStep(min(setups), min(steps), source)
     return FirstStep(import_ns(service, spec) or 0, 0, "the time of importing the trainable alone")
 
 

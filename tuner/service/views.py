@@ -42,6 +42,7 @@ class JobView:
     confirmed_trial: str | None = None
     #: How many of its trials repeat others for `confirm`. They do not count for `budget.trials`. 0 if the budget does not limit trials.
     repeats: int = 0
+    warnings: tuple[str, ...] = ()  #: Warnings about the change that this view is the answer to.
 
     @property
     def budget_used(self) -> float:

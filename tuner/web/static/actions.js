@@ -3,7 +3,7 @@
 import { notifyTabs } from "./api.js";
 import { changeJob, JobChanged, requestControl } from "./change.js";
 import { askForm } from "./dialog.js";
-import { fill, h, problem, showMessage } from "./dom.js";
+import { fill, h, problem, showMessage, warningList } from "./dom.js";
 import { usd } from "./format.js";
 
 const FINAL = ["succeeded", "cancelled", "failed"];
@@ -21,8 +21,9 @@ export class Actions {
     this.edit = button("Priority and tags…", () => this.askPriorityAndTags());
     this.cancel = button("Cancel…", () => this.askCancel(), "danger");
     this.failed = h("div");
+    this.warnings = h("div", { role: "status" });
     this.node = h("div", { class: "acts" },
-      h("div", { class: "actions", role: "group", "aria-label": "Actions" }, this.topUp, this.pause, this.resume, this.edit, this.cancel), this.failed);
+      h("div", { class: "actions", role: "group", "aria-label": "Actions" }, this.topUp, this.pause, this.resume, this.edit, this.cancel), this.failed, this.warnings);
     this.update();
   }
 
@@ -41,8 +42,11 @@ export class Actions {
     this.busy = true;
     this.update();
     fill(place);
+    fill(this.warnings);
     try {
-      this.onChange(await work());
+      const job = await work();
+      this.onChange(job);
+      fill(this.warnings, warningList(job.warnings));
       notifyTabs(this.model.job.id);
       showMessage(words);
       return true;

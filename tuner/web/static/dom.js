@@ -89,6 +89,11 @@ export function problem(error) {
     error.errors?.length ? h("ul", {}, error.errors.map(({ pointer, detail }) => h("li", {}, h("code", {}, pointer || "/"), ` ${detail}`))) : h("p", {}, error.detail ?? String(error)));
 }
 
+/** Create the display of warnings. Return null if there are none. */
+export function warningList(warnings) {
+  return warnings.length ? h("div", { class: "warning" }, h("strong", {}, "Warnings"), h("ul", {}, warnings.map((words) => h("li", {}, words)))) : null;
+}
+
 /** Return a function that calls `act` soon, but at most once every `ms` milliseconds, however often it is called itself. */
 export function atMost(ms, act) {
   let timer = null, last = -Infinity;

@@ -1,6 +1,6 @@
 // The display of a plan before a job is submitted.
 
-import { h, table } from "./dom.js";
+import { h, table, warningList } from "./dom.js";
 import { duration, figure, share, usd } from "./format.js";
 
 /** Create the display of `plan`, an answer of `POST /v1/plans`. */
@@ -14,7 +14,7 @@ export function planDisplay(plan) {
   if (plan.target) facts.push(["Meets the target", share(plan.target.chance), `${plan.target.met} of ${plan.target.runs} runs`]);
   return h("div", {},
     h("dl", { class: "facts" }, facts.map(([name, value, range]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("div", { class: "soft small" }, range))))),
-    plan.warnings.length ? h("div", { class: "warning" }, h("strong", {}, "Warnings"), h("ul", {}, plan.warnings.map((words) => h("li", {}, words)))) : null,
+    warningList(plan.warnings),
     table("Rungs", ["To step", "Trials", "Cost", "GPU-hours"],
       plan.rungs.map((rung) => [rung.step, figure(Math.round(10 * rung.trials) / 10), usd(rung.usd), figure(rung.gpu_hours)]), { numeric: [0, 1, 2, 3] }),
     h("details", {}, h("summary", {}, "Alternatives"),
