@@ -88,4 +88,4 @@ def test_child_of_a_killed_worker_can_clean_up(jobs: RayJobs, name: str, tmp_pat
     jobs.submit(name, driver(KILLED.replace("MARKER", repr(str(marker)))), env=DRIVER_ENV)
     until(lambda: jobs.status(name) in ENDED)
     assert jobs.status(name) == "succeeded", jobs.logs(name)
-    until(marker.exists, seconds=20)
+    until(marker.exists)
