@@ -151,9 +151,8 @@ class State:
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO  #: The job's spend at the newest report with a metric.
-    spent_on_repeats: Money = (
-        ZERO  #: The part of `spent` that was spent between a report of a repeat and the report before it.
-    )
+    #: The part of `spent` that was spent between a report of a repeat and the report before it.
+    spent_on_repeats: Money = ZERO
     #: Number of the trial with the best score so far. A feasible trial is better than any infeasible one.
     leader: int | None = None
     leader_score: float = float("-inf")
