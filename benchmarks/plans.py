@@ -1,4 +1,4 @@
-"""`python -m benchmarks.plans [--tables DIR] [--real] [--auto]`: the planned cost of jobs compared with their actual cost.
+"""`python -m benchmarks.plans [--tables DIR] [--real] [--auto] [--best]`: the planned cost of jobs compared with their actual cost.
 
 Each job has a pilot, then a plan based on it, and then runs to its end. Simulated jobs run the production code on a simulated clock and
 train rows of recorded tables. Real jobs run on a local Ray of two CPUs. The cost of `open` jobs is not known in advance, because they end
@@ -8,12 +8,14 @@ by their own rules: trials, target or plateau. The other jobs spend their whole 
 import argparse
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan_jobs import LARGE, SMALL, Machines, Place, real, recorded
+from benchmarks.plan_jobs import LARGE, SMALL, Machines, Place, Recorded, real, recorded
 
 DATA = Path(__file__).parent / "data"
 SHIPPED = DATA / "lcbench_adult_300.npz"
@@ -216,6 +218,52 @@ def trials_of_auto() -> None:
         print(f"error of the {name}: median {statistics.median(off):.0%}, mean {statistics.fmean(off):.0%}")
 
 
+# The shipped tables with their numbers of epochs. Those with 27 epochs are of small models.
+BEST = {
+    "digits_mlp": 27,
+    "digits_cnn": 27,
+    "char_lm": 27,
+    "char_gpt2": 27,
+    "digits_xgboost": 27,
+    "lcbench_adult_300": 50,
+}
+BEST_PILOT_TRAININGS = 3
+EARLIER = (20, 7)  # the budget of an earlier job in mean trainings, and its seed
+
+
+def best_metrics(tables: Path | None) -> None:
+    """Print the planned and the actual best metric of jobs with `auto`, once after a pilot and once after an earlier job."""
+    paths = [*(DATA / f"{name}.npz" for name in BEST), *(sorted(tables.glob("*.npz")) if tables else [])]
+    print("| table | known | trainings | expected | 80 % | was | within |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    within = Counter[str]()
+    for path, known, (trainings, seed) in product(paths, ("pilot", "earlier job"), ((10, 1), (40, 2))):
+        with recorded(path, SMALL if BEST.get(path.stem) == 27 else LARGE) as place:
+            body = auto_job(place, path.stem, trainings, seed)
+            if known == "pilot":
+                usd = round(BEST_PILOT_TRAININGS * place.training_usd, 6)
+                seen = place.run(place.client.pilot(body, usd=usd).id)
+            else:
+                seen = place.run(place.client.submit(auto_job(place, path.stem, *EARLIER)).id)
+            best = place.client.plan({**body, "planning": {"steps_from": [seen.id]}}).best
+            ended = place.run(place.client.submit(body).id)
+            was = max(trial.metric for trial in place.client.trials(ended.id) if trial.metric is not None)
+        assert best is not None
+        within[known] += best.low <= was <= best.high
+        print(
+            f"| {path.stem} | {known} | {trainings} | {best.expected:.4f} | {best.low:.4f} to {best.high:.4f} "
+            f"| {was:.4f} | {'yes' if best.low <= was <= best.high else 'no'} |",
+            flush=True,
+        )
+    for known, count in within.items():
+        print(f"known from one {known}: {count} of {2 * len(paths)} within")
+
+
+def auto_job(place: Recorded, table: str, trainings: float, seed: int) -> dict[str, Any]:
+    last = min(place.table.steps, BEST.get(table, 50))
+    return place.body(job("auto", None, trainings=trainings, workers=2, seed=seed, max=last))
+
+
 def shown(outcomes: Iterator[Outcome]) -> list[Outcome]:
     print("| job | ended by | pilot | expected | 80 % | was | within | error |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -247,7 +295,11 @@ def main() -> None:
     parser.add_argument(
         "--auto", action="store_true", help="only compare numbers of trials of jobs with auto"
     )
+    parser.add_argument("--best", action="store_true", help="only compare the best metrics of jobs with auto")
     args = parser.parse_args()
+    if args.best:
+        best_metrics(args.tables)
+        return
     if args.auto:
         trials_of_auto()
         return

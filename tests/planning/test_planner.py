@@ -382,7 +382,30 @@ def test_huge_first_loss_of_a_trial_does_not_change_the_curves_of_others() -> No
     early = [replace(trial, curve=trial.curve[:1], last_step=1) for trial in trials[6:]]
     known = of_trials([spike, *trials[1:6], *early], source="history", delays=Delays(), jobs=["job_1"])
     paces = Paces(known, 9)
-    assert all(-1.5 < paces.place(trial, 9) < 0.2 for trial in known.trials)
+    assert all(-1.5 < paces.scale.score(paces.place(trial, 9)) < 0 for trial in known.trials)
+
+
+def test_expected_loss_stays_positive_and_falls_with_the_budget() -> None:
+    """Both jobs are scaled down to the same number of simulated trials."""
+    small, large = (made(evidence=losses(gain=9), mode="min", usd=usd).best for usd in ("1", "2"))
+    assert small is not None
+    assert large is not None
+    assert 0 < large.expected < small.expected
+    for best in (small, large):
+        assert 0 < best.low < best.expected < best.high
+
+
+def test_expected_best_is_less_certain_if_no_trial_was_seen_to_its_last_step() -> None:
+    known = losses()
+    early = [replace(trial, curve=trial.curve[:2], last_step=2) for trial in known.trials]
+    short = of_trials(early, source="history", delays=Delays(), jobs=["job_1"])
+    whole, cut = (made(evidence=evidence, mode="min") for evidence in (known, short))
+    assert whole.best is not None
+    assert cut.best is not None
+    assert cut.best.high / cut.best.low > whole.best.high / whole.best.low
+    rough = "no trial was seen after step 2 of 9"
+    assert any(rough in warning for warning in cut.warnings)
+    assert not any("no trial was seen after" in warning for warning in whole.warnings)
 
 
 @pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])

@@ -22,12 +22,11 @@ from tuner.domain.space import Config
 from tuner.planning.outlooks import FAR
 from tuner.planning.pace_evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 
-# Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
-
 EDGE_MIN, EDGE_MAX = 1e-300, 0.001  # the smallest and the largest `Scale.edge`
 # The floor of the trials' last scores, if their median is 0 and the best is 1. It is lower than that of the model (`curves.FLOOR`), because
 # bad trials are simulated too.
 FLOOR = -3.0
+LOG_MAX = 700.0  # a little less than the logarithm of the largest floating-point number
 FENCE = 3.0  # gains farther from the quartiles than this many interquartile ranges are limited (Tukey 1977, outer fences)
 IQR_OF_NORMAL = 1.349  # the interquartile range of a normal distribution, in standard deviations
 
@@ -36,15 +35,15 @@ IQR_OF_NORMAL = 1.349  # the interquartile range of a normal distribution, in st
 class Scale:
     """A transformation of scores to numbers that can be extrapolated and smoothed. The number is called the *place* of the score."""
 
-    #: The lowest and the highest score of a logistic scale. None means that each score is its own place.
+    #: The lowest and the highest score. The scale is logistic between two finite bounds, and logarithmic below a single one. None means that
+    #: each score is its own place.
     bounds: tuple[float, float] | None = None
     #: Scores nearer to a bound than this are moved to this distance, because the place of a bound is infinite.
     edge: float = EDGE_MAX
-    highest: float = math.inf  #: No place has a higher score.
 
     def clip(self, score: float) -> float:
         """Limit a score to the range of the scale."""
-        low, high = self.bounds or (-math.inf, self.highest)
+        low, high = self.bounds or (-math.inf, math.inf)
         return min(high, max(low, score))
 
     def place(self, score: float) -> float:
@@ -52,12 +51,15 @@ class Scale:
             return score
         low, high = self.bounds
         # Unlike the share of the range, both distances are exact for losses as small as 1e-20.
-        return math.log(max(self.edge, score - low)) - math.log(max(self.edge, high - score))
+        above = 0.0 if low == -math.inf else math.log(max(self.edge, score - low))
+        return above - math.log(max(self.edge, high - score))
 
     def score(self, place: float) -> float:
         if self.bounds is None:
-            return self.clip(place)
+            return place
         low, high = self.bounds
+        if low == -math.inf:
+            return high - math.exp(min(-place, LOG_MAX))
         odds = math.exp(-abs(place))
         distance = (high - low) * odds / (1 + odds)
         return high - distance if place > 0 else low + distance
@@ -67,20 +69,27 @@ def scale_of(scores: Sequence[float]) -> Scale:
     """Return the scale on which these scores are extrapolated and smoothed.
 
     It is logistic if all scores are between 0 and 1, such as accuracies, or all between -1 and 0, such as error rates. The latter
-    are negative because a higher score is better. Otherwise each score is its own place. If no score is above 0, such as those of
-    losses, no place has a score above 0.
+    are negative because a higher score is better. It is logarithmic if all scores are below 0, such as those of losses. So extrapolated
+    scores keep to these bounds. Otherwise each score is its own place.
     """
-    for low, high in ((0.0, 1.0), (-1.0, 0.0)):
+    for low, high in ((0.0, 1.0), (-1.0, 0.0), (-math.inf, 0.0)):
         if scores and all(low <= score <= high for score in scores):
             # An edge that does not depend on the scores would make all losses below it equal.
             distances = [
-                distance for score in scores for distance in (score - low, high - score) if distance > 0
+                distance
+                for score in scores
+                for distance in (score - low, high - score)
+                if 0 < distance < math.inf
             ]
-            return Scale((low, high), edge=min(EDGE_MAX, max(EDGE_MIN, min(distances) / 2)))
-    return Scale(highest=0.0 if max(scores, default=1.0) <= 0 else math.inf)
+            return Scale((low, high), edge=min(EDGE_MAX, max(EDGE_MIN, min(distances, default=1.0) / 2)))
+    return Scale()
 
 
 Floats = npt.NDArray[np.float64]
+# The error of the planned best metric, as shares of `Paces.progress`. The first is the error if trials were seen to their last step. The square
+# of the second, times the doublings of the steps beyond the last seen one, adds to the square of the first. Both were chosen on nine of 17
+# recorded tables (benchmarks/README.md).
+ERROR, ERROR_A_DOUBLING = 0.25, 0.2
 DECAY = 0.7  # beyond all seen steps, each doubling of the steps adds this share of what the previous doubling added to the score
 
 
@@ -145,11 +154,11 @@ class Paces:
 
     @cached_property
     def _last_places(self) -> Floats:
-        """Each seen trial's score at the last step of a full training, transformed by `scale` (the place of the score).
+        """Each usual trial's score at the last step of a full training, transformed by `scale` (the place of the score).
 
         `scale` makes scores suitable for extrapolation. If the trial ended before that step, its score is extrapolated.
         """
-        return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
+        return np.array([self.place(trial, self.steps) for trial in self._usual])
 
     @cached_property
     def place_spread(self) -> float:
@@ -162,13 +171,30 @@ class Paces:
         low, high = np.percentile(self._last_places, (25, 75))
         return float(min(self._last_places.std(), (high - low) / IQR_OF_NORMAL))
 
+    @property
+    def last_seen_step(self) -> int:
+        """The last step that a usual trial reported."""
+        return max(trial.curve[-1][0] for trial in self._usual)
+
+    @cached_property
+    def progress(self) -> float:
+        """How far the best last place is above the median first place: about how much a good trial improves during its training."""
+        first = [self.scale.place(trial.curve[0][1]) for trial in self._usual]
+        return float(self._last_places.max()) - median(first)
+
+    @property
+    def best_error(self) -> float:
+        """The standard deviation of the error with which simulations find the best score of a job, after scores are transformed by `scale`."""
+        doublings = max(0.0, math.log2(self.steps / self.last_seen_step))
+        return self.progress * math.hypot(ERROR, ERROR_A_DOUBLING * math.sqrt(doublings))
+
     def moved(self, trial: SeenTrial, noise: float) -> float:
         """Return the offset by which a new configuration's curve differs from the curve of the seen trial `trial`.
 
         Both curves consist of scores that were transformed by `scale`, for example to a logistic scale. `noise` is a random number from the
-        standard normal distribution. Without known curves, return 0.
+        standard normal distribution. Without known curves, and for a trial that has diverged, return 0.
         """
-        if not self.knows_curves:
+        if not self.knows_curves or self.has_diverged(trial):
             return 0.0
         end = self.place(trial, self.steps)
         return smoothed(end, float(self._last_places.mean()), self.place_spread, noise, self.width) - end

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, quantiles, stdev
+from statistics import NormalDist, fmean, pstdev, quantiles, stdev
 
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, Money, Price
@@ -101,7 +101,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
         deadline_seconds=None if limit_ns is None else limit_ns / NS,
         in_time=on_time,
         target=_target(spec, setting, runs),
-        best=_best(spec, runs),
+        best=_best(spec, setting.paces, runs),
         checkpoints=checkpoints,
         choices=(
             SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
@@ -214,13 +214,26 @@ def _target(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -
     return Chance(sum(run.reason == "target" for run in runs), len(runs))
 
 
-def _best(spec: JobSpec, runs: Sequence[SimulatedOutcome]) -> Spread | None:
-    scores = sorted(run.best for run in runs if run.best is not None and math.isfinite(run.best))
-    if not scores:
+def _best(spec: JobSpec, paces: Paces, runs: Sequence[SimulatedOutcome]) -> Spread | None:
+    """Return the expected best metric and its 80 % interval, which includes the error of the simulation itself (`Paces.best_error`).
+
+    A whole job has as many trials as several scaled-down runs together, so its best score is the best of as many runs.
+    """
+    known = [(run.best, run.size) for run in runs if run.best is not None and math.isfinite(run.best)]
+    if not known:
         return None
-    last = len(scores) - 1
-    ends = sorted(spec.objective.score(scores[round(last * share)]) for share in (0.1, 0.9))
-    return Spread(spec.objective.score(math.fsum(scores) / len(scores)), ends[0], ends[1])
+    scores = [score for score, _ in known] * 2
+    places = [
+        paces.scale.place(max(scores[first : first + min(len(known), max(1, round(size)))]))
+        for first, (_, size) in enumerate(known)
+    ]
+    expected = fmean(places)
+    reach = NormalDist().inv_cdf(0.9) * math.hypot(pstdev(places), paces.best_error)
+    low, middle, high = (
+        spec.objective.score(paces.scale.score(place))
+        for place in (expected - reach, expected, expected + reach)
+    )
+    return Spread(middle, min(low, high), max(low, high))
 
 
 def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
@@ -270,6 +283,12 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         names = " or ".join(f"stop.trial.{name}" for name, limit in known.items() if limit is not None)
         yield f"the plan assumes that no trial stops because of {names}; trials that do are shorter, so the job may have more of them"
     if setting.paces.knows_curves:
+        seen, steps = setting.paces.last_seen_step, setting.paces.steps
+        if seen < steps:
+            yield (
+                f"no trial was seen after step {seen} of {steps}: the expected best metric is rough, and does not foresee trials that improve "
+                "only later; a pilot or an earlier job with more steps makes it better"
+            )
         return
     if spec.objective.target is not None:
         yield "no learning curves are known: the plan assumes that the job does not reach its target, which would end it earlier"

@@ -207,8 +207,9 @@ class SimulatedOutcome:
     reason: StopReason | None
     trials: int
     rungs: tuple[RungUse, ...]  #: One for each rung, and one for the last step.
-    best: float | None  #: The best score. None if no trial has one.
+    best: float | None  #: The best score of the simulated trials. None if no trial has one.
     preemptions: int
+    size: float = 1  #: The number of the job's trials divided by the number of simulated trials.
 
     @property
     def steps(self) -> int:
@@ -457,6 +458,7 @@ def grown(
         trials=trials,
         rungs=rungs,
         preemptions=round(outcome.preemptions * size),
+        size=float(size),
     )
 
 
