@@ -135,6 +135,9 @@ class FakeCluster:
     def dashboard_access(self) -> DashboardAccess | None:
         return self.door
 
+    def end_start(self) -> None:
+        return
+
     def shut_down(self) -> bool:
         self.is_down = True
         return True

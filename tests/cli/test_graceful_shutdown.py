@@ -1,5 +1,6 @@
 """Shutdown of a service: first not ready, then closed to connections; responses finish, the lease is released, jobs keep running."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,12 +11,24 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests import fakes
+from tests.cluster.waiting import until
 from tests.fakes import KEY
+from tuner.cluster.head import LocalHead
+from tuner.cluster.processes import marked
 from tuner.database.database import Database
 from tuner.service.leading import ROLE
 from tuner.store import jobs, launches, leadership
 
 ROOT = Path(__file__).parents[2]
+# `tuner serve` with a program in place of Ray, which never becomes ready.
+SERVE_WITH_SLOW_RAY = """
+import sys
+from tuner.cli.main import app
+from tuner.cluster.launch import HeadLaunch
+HeadLaunch.command = lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+app(["serve"])
+"""
 
 
 class Program:
@@ -27,18 +40,12 @@ class Program:
         self.client = httpx2.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=240
         )
-        while not self.answers("/readyz"):
+        while not answers(f"{self.url}/readyz"):
             pass
 
     def says(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
-
-    def answers(self, path: str) -> bool:
-        try:
-            return bool(httpx2.get(f"{self.url}{path}", timeout=240).is_success)
-        except httpx2.HTTPError:
-            return False
 
 
 @pytest.fixture
@@ -84,10 +91,45 @@ def test_draining_service_answers_but_is_not_ready_until_a_second_signal(
     program: Program,
 ) -> None:
     program.process.send_signal(signal.SIGTERM)
-    while program.answers("/readyz"):
+    while answers(f"{program.url}/readyz"):
         pass
-    assert program.answers("/healthz")
+    assert answers(f"{program.url}/healthz")
     assert program.client.get(f"/v1/jobs/{program.job}").is_success
     program.process.send_signal(signal.SIGTERM)
     assert program.says() == "over"
     assert program.process.wait(240) == 0
+
+
+def test_shutdown_ends_a_start_of_ray_although_jobs_wait(tmp_path: Path) -> None:
+    service = fakes.service_in(tmp_path)
+    fakes.submit(fakes.client_of(service))
+    service.database.dispose()
+    local = LocalHead(tmp_path)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE_WITH_SLOW_RAY],
+        cwd=ROOT,
+        env={**kept, "TUNER_HOME": str(tmp_path), "TUNER_PORT": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[2].rstrip(",")
+        until(lambda: answers(f"{url}/healthz") and bool(list(marked(f"{local.tag}-"))))
+        process.send_signal(signal.SIGTERM)
+        _, printed = process.communicate(timeout=240)
+        assert not list(marked(f"{local.tag}-"))
+        assert "jobs that have not ended continue with the next `tuner serve`" in printed
+    finally:
+        process.kill()
+        process.communicate()
+        local.stop()
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(httpx2.get(url, timeout=240).is_success)
+    except httpx2.HTTPError:
+        return False

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,13 +57,22 @@ class LocalHead:
     Methods may be called from any thread. A lock file prevents two processes from each starting a head.
     """
 
-    def __init__(self, home: Path, *, cpus: int | None = None, gpus: int | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        cpus: int | None = None,
+        gpus: int | None = None,
+        over: threading.Event | None = None,
+    ) -> None:
         """Prepare to find or start a head.
 
         Args:
             home: The directory of the state, log and token files.
             cpus: Logical CPUs of the head's node. None means those of the machine.
             gpus: Logical GPUs of the head's node. None means those of the machine.
+            over: Set this event to end a start of the head by this object, and to refuse later starts. A head that has started is not
+                ended.
         """
         self._home, self._cpus, self._gpus = home.absolute(), cpus, gpus
         self._cluster = ClusterFile(self._home)
@@ -77,7 +86,7 @@ class LocalHead:
         self.temp_dir = self._private_dir / "ray"
         self._head: Head | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_stopping = threading.Event()
+        self._over, self._is_stopping = over or threading.Event(), threading.Event()
 
     @property
     def token(self) -> str:
@@ -99,10 +108,10 @@ class LocalHead:
         """Return the head of this home. Start a head if none answers, which takes seconds.
 
         Raises:
-            RayUnavailable: The head did not start.
+            RayUnavailable: The head did not start, or was stopped meanwhile.
         """
         self._home.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with self._locked(self._raise_if_stopped):
             head = self._read_state()
             if head and head.lives() and self._answers(head):
                 self._head = head
@@ -114,7 +123,7 @@ class LocalHead:
                 return self._start(deadline)
             except RayUnavailable:
                 # Another process may have taken one of the ports before Ray used it. The next try uses other ports.
-                if time.monotonic() > deadline or self._is_stopping.is_set():
+                if time.monotonic() > deadline or self._is_stopped():
                     raise
             return self._start(deadline)
 
@@ -135,7 +144,7 @@ class LocalHead:
         if not self._home.is_dir():
             return
         self._is_stopping.set()
-        with self._locked():
+        with self._locked(lambda: None):
             self._is_stopping.clear()
             head = self._read_state()
             if head and head.pids and mark_of(head.pids[0]) == head.session:
@@ -171,12 +180,21 @@ class LocalHead:
         deadline = time.monotonic() + BUSY_S
         with contextlib.closing(self.dashboard(head)) as dashboard:
             while not _ready(dashboard):
+                self._raise_if_stopped()
                 if time.monotonic() > deadline or not head.lives():
                     return False
                 time.sleep(0.5)
         return True
 
+    def _is_stopped(self) -> bool:
+        return self._over.is_set() or self._is_stopping.is_set()
+
+    def _raise_if_stopped(self) -> None:
+        if self._is_stopped():
+            raise RayUnavailable("the local Ray head was stopped while it started")
+
     def _start(self, deadline: float) -> Head:
+        self._raise_if_stopped()
         self._clear()
         self._make_temp_dir()
         _ = self.token
@@ -212,9 +230,9 @@ class LocalHead:
     def _await(self, head: Head, process: subprocess.Popen[bytes], deadline: float) -> None:
         with contextlib.closing(Dashboard(head.dashboard_url, self.token, timeout_s=5.0)) as dashboard:
             while not _ready(dashboard):
-                if self._is_stopping.is_set():
+                if self._is_stopped():
                     self._clear()
-                    raise RayUnavailable("the local Ray head was stopped while it started")
+                    self._raise_if_stopped()
                 status = process.poll()
                 if status is not None or time.monotonic() > deadline:
                     self._clear()
@@ -255,9 +273,12 @@ class LocalHead:
         self.temp_dir.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, while_waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock. Call `while_waiting` repeatedly while another thread or process holds it."""
         with (self._home / "ray.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while not _try_lock(file.fileno()):
+                while_waiting()
+                time.sleep(0.05)
             yield
 
     def _read_state(self) -> Head | None:
@@ -271,6 +292,14 @@ class LocalHead:
         draft = self._state_path.with_suffix(".new")
         draft.write_text(json.dumps(asdict(head)))
         draft.replace(self._state_path)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _ready(dashboard: Dashboard) -> bool:

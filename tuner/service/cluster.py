@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class Cluster(Protocol):
     def dashboard_access(self) -> DashboardAccess | None:
         """Return the address and token of Ray's dashboard, or None until the cluster has been started."""
 
+    def end_start(self) -> None:
+        """End a start of the service's own cluster in another thread, and refuse later starts. A cluster that has started keeps running."""
+
     def shut_down(self) -> bool:
         """End the cluster that the service started for itself. Return False if it is another cluster, which keeps running."""
 
@@ -111,12 +115,15 @@ class RayCluster:
         self._known_head: Head | None = None
         self._dashboard: Dashboard | None = None
         self._is_starting = not settings.ray_address
+        self._over = threading.Event()
         self._nodes: tuple[float, list[Node]] = (0.0, [])
         self._fit_at: float | None = None
         if settings.ray_address:
             self._dashboard = Dashboard(dashboard_url(settings.ray_address), cluster_token())
         else:
-            self._head = LocalHead(settings.home, cpus=settings.local_cpus, gpus=settings.local_gpus)
+            self._head = LocalHead(
+                settings.home, cpus=settings.local_cpus, gpus=settings.local_gpus, over=self._over
+            )
             metadata = Metadata(settings.cloud, settings.metadata_url)
             self._watch = LocalWatch(settings.home, self._head.token_path, metadata)
 
@@ -188,6 +195,9 @@ class RayCluster:
         return (
             None if self._dashboard is None else DashboardAccess(self._dashboard.url, self._dashboard.token)
         )
+
+    def end_start(self) -> None:
+        self._over.set()
 
     def shut_down(self) -> bool:
         """End the local head, unless it belongs to a cluster that `tuner cluster` started. Return whether it was ended."""
