@@ -107,6 +107,18 @@ def test_failure_counts_only_if_it_precedes_the_submission(database: Database) -
     assert [trial.failed for trial in read(database, new)] == [True, False]
 
 
+def test_failure_after_the_last_step_of_the_new_job_does_not_count(database: Database) -> None:
+    source = Source(database)
+    for number, steps in enumerate([(2, 3, 4), (2, 4), (2,)]):
+        for step in steps:
+            source.report(number, step, 0.1)
+        source.fail(number)
+    new = warm(JOB, fidelity=Fidelity(max=3))
+    submit(database, new)
+    assert [trial.failed for trial in read(database, new)] == [False, False, True]
+    assert [trial.failed for trial in read(database, new, rules=5)] == [True, True, True]
+
+
 def test_source_job_without_reports_at_submission_stays_empty(database: Database) -> None:
     source, new = Source(database), warm(JOB)
     submit(database, new)

@@ -100,12 +100,14 @@ def past_trials(
     Args:
         limit: How many trials to return at most. If there are more, half of the result are the best trials, feasible trials first. The
             other half are the remaining trials with the most steps.
-        rules: The version of the decision rules. Before version 3, reports of all steps count.
+        rules: The version of the decision rules. Before version 3, reports of all steps count. Before version 6, a trial that failed after
+            the job's last step counts as failed.
     """
     last_step = spec.fidelity.max if rules >= 3 else None
     with database.read() as db:
         counted = marks(db, job)
-    ends = [end for mark in counted for end in _ends(database, mark, spec, last_step)]
+    failed_before = last_step if rules >= 6 else None
+    ends = [end for mark in counted for end in _ends(database, mark, spec, last_step, failed_before)]
     last = [(end.violation, end.score, end.step) for end in ends]
     chosen = [ends[i] for i in most_informative(last, limit)]
     curves: dict[tuple[str, str], tuple[ScorePoint, ...]] = {}
@@ -120,21 +122,26 @@ def past_trials(
     ]
 
 
-def _ends(database: Database, mark: Mark, spec: JobSpec, last_step: int | None) -> Iterator[_End]:
+def _ends(
+    database: Database, mark: Mark, spec: JobSpec, last_step: int | None, failed_before: int | None
+) -> Iterator[_End]:
     """Yield the last report with a metric, up to `last_step`, of each trial whose configuration fits the job's search space.
 
     The trials are ordered by number.
 
-    A trial is left out if this report lacks the metric of one of the job's constraints.
+    A trial is left out if this report lacks the metric of one of the job's constraints. If `failed_before` is not None, a trial that
+    reported this step or a later one does not count as failed.
     """
     r, t = reports.c, trials.c
-    counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
-    if last_step is not None:
-        counts &= r.step <= last_step
+    reported = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    counts = reported if last_step is None else reported & (r.step <= last_step)
     last = select(r.trial, func.max(r.step).label("step")).where(counts).group_by(r.trial).subquery()
-    failed = ((t.state == "failed") & (t.seq <= mark.until_seq)).label("failed")
+    failed = (t.state == "failed") & (t.seq <= mark.until_seq)
+    if failed_before is not None:
+        failed &= t.trial.not_in(select(r.trial).where(reported, r.step >= failed_before))
+    columns = [r.trial, r.step, r.value, *([r.metrics] if spec.constraints else []), t.config]
     query = (
-        select(r.trial, r.step, r.value, *([r.metrics] if spec.constraints else []), t.config, failed)
+        select(*columns, failed.label("failed"))
         .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
         .join(trials, same_trial(trials, reports))
         .where(r.job == mark.source)
