@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -113,6 +113,34 @@ def test_trials_are_ranked_by_their_best_metric_not_by_that_of_their_checkpoint(
     first = matching_warm_starts(service, job, limit=1)[0]
     assert (first.trial, first.checkpoint) == (last.trial, last.checkpoint)
     assert first.reports[-1] == last.reports[-1]
+
+
+@pytest.mark.parametrize("rules", [5, ev.RULES])
+def test_steps_after_the_last_one_of_the_new_job_are_not_continued(
+    service: FakeService, client: TestClient, source: str, monkeypatch: pytest.MonkeyPatch, rules: int
+) -> None:
+    """A job that was launched with older rules continues the same trials after each restart."""
+    monkeypatch.setattr(ev, "RULES", rules)
+    job = warm(client, source, fidelity={"unit": "epoch", "min": 1, "max": 3, "reduction_factor": 3})
+    fakes.simulate(service, job, messages=1)
+    earlier = matching_warm_starts(service, job, limit=1000)
+    assert any(trial.checkpoint.step > 3 for trial in earlier) is (rules == 5)
+    r = reports.c
+    counts = (r.job == source) & (True if rules == 5 else r.step <= 3)
+    with service.database.read() as db:
+        rows = db.execute(select(r.trial, func.max(r.value)).where(counts).group_by(r.trial)).all()
+    best = {trial: value for trial, value in rows}
+    scores = [best[trial.trial] for trial in earlier]
+    assert len(scores) > 5
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_job_that_was_not_launched_ignores_steps_after_its_last_one(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source, fidelity={"unit": "epoch", "min": 1, "max": 3, "reduction_factor": 3})
+    steps = [trial.checkpoint.step for trial in matching_warm_starts(service, job, limit=1000)]
+    assert max(steps) == 3
 
 
 def test_trials_of_other_code_are_not_continued(

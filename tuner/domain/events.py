@@ -21,7 +21,8 @@ Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 #: patience when it is resumed. Since version 3, a job that ended after a confirmation has new patience of `stop.plateau`, too, and a warm
 #: start ignores reports after the new job's last step. Since version 4, `auto` suggests no configuration of a finite space again while its
 #: candidates include others. Since version 5, `stop.worth` does not count the cost of repeats in a job that is resumed after a confirmation.
-#: Since version 6, a past trial that failed after the new job's last step does not count as failed.
+#: Since version 6, a past trial that failed after the new job's last step does not count as failed, and
+#: checkpoints of later steps are not continued.
 RULES = 6
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from tuner.database.codec import decode
+from tuner.database.codec import decode, stored_name
 from tuner.database.database import Database
 from tuner.database.tables import (
     checkpoints,
@@ -24,7 +24,7 @@ from tuner.database.tables import (
     trials,
     warm_starts,
 )
-from tuner.domain.events import RULES, Inherited
+from tuner.domain.events import RULES, Inherited, Launched
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Objective, violation
@@ -185,14 +185,21 @@ def find_warm_starts(
     report come first, by stage and score. The others follow, ordered by how much they violate the job's constraints. Equal trials are
     ordered by source, as the job lists them, and then by trial number. Failed trials, and trials outside the job's search space, are left
     out. Of several trials with the same configuration, only the best is returned.
+
+    Reports and checkpoints after the job's last step are ignored, because the job would take the scores of these steps for scores of its
+    last step. They count in a job that was launched first with decision rules before version 6. Each trial of a job under way continues the
+    earlier trial at its own place in the result, so this result must not change.
     """
+    last_step = spec.fidelity.max if _first_rules(db, job) >= 6 else None
     candidates: list[tuple[_BestFirst, Mark, Row[Any]]] = []
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
             rows = [
-                row for row in _saved(db, mark, spec) if spec.violation(json.loads(row.metrics)) is not None
+                row
+                for row in _saved(db, mark, spec, last_step)
+                if spec.violation(json.loads(row.metrics)) is not None
             ]
-            best = _best_reports(db, mark, spec, [row.trial for row in rows])
+            best = _best_reports(db, mark, spec, [row.trial for row in rows], last_step)
             candidates += [(best[row.trial], mark, row) for row in rows]
     chosen: dict[str, tuple[Mark, Row[Any]]] = {}
     for _, mark, row in sorted(candidates, key=lambda candidate: candidate[0]):
@@ -200,14 +207,25 @@ def find_warm_starts(
     return [_warm_start(db, mark, row, spec) for mark, row in list(chosen.values())[:limit]]
 
 
-def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
+def _first_rules(db: Connection, job: str) -> int:
+    """Return the version of the decision rules with which the job was launched first, or the newest if it has not been launched."""
+    e = events.c
+    first = select(e.body).where(e.job == job, e.type == stored_name(Launched)).order_by(e.seq).limit(1)
+    body = db.execute(first).scalar()
+    rules: int = RULES if body is None else decode(body).rules
+    return rules
+
+
+def _saved(db: Connection, mark: Mark, spec: JobSpec, last_step: int | None) -> list[Row[Any]]:
     """Return a row for each trial of the source that the job may continue: its newest usable checkpoint, with the metric of its step.
 
-    A checkpoint is usable if its step has a metric that was reported up to the cut-off event `mark.until_seq`. Failed
-    trials, and trials whose configuration is outside the job's search space, are left out.
+    A checkpoint is usable if its step, which is `last_step` at most, has a metric that was reported up to the cut-off event
+    `mark.until_seq`. Failed trials, and trials whose configuration is outside the job's search space, are left out.
     """
     r, c, t = reports.c, checkpoints.c, trials.c
     counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
+    if last_step is not None:
+        counts &= c.step <= last_step
     at_step = same_step(reports, checkpoints)
     last = (
         select(c.trial, func.max(c.step).label("step")).join(reports, at_step).where(counts).group_by(c.trial)
@@ -224,8 +242,10 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     return [row for row in rows if transferred(spec.space, (was := json.loads(row.config))) == was]
 
 
-def _best_reports(db: Connection, mark: Mark, spec: JobSpec, names: Sequence[str]) -> dict[str, _BestFirst]:
-    """Return the sort key of the best report of each trial up to the cut-off event.
+def _best_reports(
+    db: Connection, mark: Mark, spec: JobSpec, names: Sequence[str], last_step: int | None
+) -> dict[str, _BestFirst]:
+    """Return the sort key of the best report of each trial up to the cut-off event and up to `last_step`.
 
     Reports that lack a metric of the constraints or of the second objective do not count.
     """
@@ -237,7 +257,8 @@ def _best_reports(db: Connection, mark: Mark, spec: JobSpec, names: Sequence[str
         for row in db.execute(select(*columns).where(theirs, r.value.is_not(None))):
             # filtered here, for the same reason as in `_curves`
             violates = spec.violation(json.loads(row.metrics)) if spec.side_metrics else 0.0
-            if row.seq <= mark.until_seq and violates is not None:
+            is_early = last_step is None or row.step <= last_step
+            if is_early and row.seq <= mark.until_seq and violates is not None:
                 stage, score = spec.rank(row.step, row.value)
                 key = (violates, -stage, -score)
                 best[row.trial] = min(best.get(row.trial, key), key)
