@@ -4,6 +4,7 @@ trace.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,9 +15,11 @@ import psutil
 import pytest
 
 from tests.cluster.waiting import is_dead, until
+from tuner.cluster import head as head_module
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.jobs import RayJobs
+from tuner.cluster.launch import free_ports
 from tuner.cluster.processes import marked
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -104,6 +107,30 @@ def test_head_that_cannot_start_raises_the_reason(tmp_path: Path) -> None:
     with pytest.raises(RayUnavailable, match=r"ended with status [12]"):
         local.find_or_start()
     assert not local.temp_dir.exists()
+
+
+@pytest.mark.extended
+def test_head_is_started_on_other_ports_if_the_dashboard_gets_no_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the port of the dashboard before Ray uses it."""
+    tries = list[tuple[int, ...]]()
+    local = LocalHead(tmp_path, cpus=1, gpus=0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+
+        def ports(count: int) -> tuple[int, ...]:
+            free = free_ports(count)
+            tries.append(free if tries else (free[0], taken.getsockname()[1], *free[2:]))
+            return tries[-1]
+
+        monkeypatch.setattr(head_module, "free_ports", ports)
+        try:
+            assert local.find_or_start().dashboard_url == f"http://127.0.0.1:{tries[1][1]}"
+        finally:
+            local.stop()
+    assert len(tries) == 2
 
 
 def test_stop_leaves_no_process_and_no_directory(home: Path) -> None:

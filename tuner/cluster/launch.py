@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tuner.cluster.processes import KEEP_ENVIRONMENT, MARK
+from tuner.domain.time import RAY_START_S
 
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 200_000_000
@@ -64,6 +65,8 @@ _ENVIRONMENT = {
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
+    # By default `ray start` waits 60 s for the dashboard. On a busy machine the dashboard needs longer.
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": f"{RAY_START_S:.0f}",
     "RAY_ROTATION_MAX_BYTES": str(20 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
     **KEEP_ENVIRONMENT,
@@ -95,6 +98,8 @@ class HeadLaunch:
             **dict(zip(_PORT_OPTIONS, self.ports, strict=False)),
             **{name: count for name, count in counts.items() if count is not None},
             "--dashboard-host": LOOPBACK,
+            # With this option `ray start` ends if the dashboard does not start. By default it would continue without the dashboard.
+            "--include-dashboard": "true",
             "--temp-dir": self.temp_dir,
             "--object-store-memory": OBJECT_STORE_BYTES,
         }
