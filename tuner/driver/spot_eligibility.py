@@ -54,7 +54,7 @@ SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
 LOST_MAX = 5
-# The test is given up after so many rounds over all offers, one after another, in which every machine was refused. A round takes up to two
+# The test is given up after so many rounds over all offers, one after another, in which every offer got a machine that was refused. A round takes up to two
 # minutes for each offer.
 REFUSED_ROUNDS = 10
 STARTS_WITHIN_S = 120.0
@@ -201,8 +201,9 @@ class SpotEligibility:
     def _test(self) -> Verdict:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
 
-        A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If every machine is
-        refused in `REFUSED_ROUNDS` rounds, return an inconclusive verdict.
+        A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If every offer gets a
+        machine in `REFUSED_ROUNDS` rounds one after another, and all of them are refused, return an inconclusive verdict. While an offer gets
+        no machine, the test waits, because a machine of that offer may be allowed.
         """
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
