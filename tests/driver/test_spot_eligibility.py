@@ -187,6 +187,17 @@ def test_job_on_machines_without_a_price_is_refused_after_several_rounds(
     assert account(database).posted.usd == Money(0)
 
 
+def test_wait_after_a_refused_machine_does_not_grow_with_the_wait_for_spot(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(spot_eligibility, "wait", lambda within_s, **_: waited.append(within_s))
+    actors = FakeActors([SPOT], machines=[UNPRICED])
+    refusing = replace(eligibility_of(database, actors, offers=(SPOT,)), wait_s=3600.0)
+    assert "is not known" in str(refusal(refusing))
+    assert set(waited) == {STARTS_WITHIN_S}
+
+
 def test_job_says_why_its_self_test_waits_for_another_machine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,8 +54,8 @@ SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
 LOST_MAX = 5
-# The test is given up after so many rounds over all offers, one after another, in which every offer got a machine that was refused. A round takes up to two
-# minutes for each offer.
+# The test is given up after so many rounds over all offers, one after another, in which every offer got a machine that was refused. A round takes, for
+# each offer, up to TUNER_SPOT_WAIT but at least two minutes, and up to two more minutes after a refusal.
 REFUSED_ROUNDS = 10
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
@@ -236,7 +236,7 @@ class SpotEligibility:
                     self._show(detail)
                     shown = detail
                 # Another machine may be free later.
-                wait(wait_s, may_continue=self._check_may_continue)
+                wait(min(wait_s, STARTS_WITHIN_S), may_continue=self._check_may_continue)
         raise AssertionError
 
     def _paid(self, actor: "PaidActor[SelfTestOrder, Verdict]", offer: Offer) -> Verdict:
