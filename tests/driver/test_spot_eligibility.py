@@ -182,7 +182,9 @@ def test_job_on_machines_without_a_price_is_refused_after_several_rounds(
     looks = iter([True] * 1000)  # otherwise the test would never end if it failed
     actors = FakeActors([SPOT], [Verdict(True)], machines=[UNPRICED])
     refusing = eligibility_of(database, actors, offers=(SPOT,), may_continue=lambda: next(looks, False))
-    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in str(refusal(refusing))
+    why = str(refusal(refusing))
+    assert "the price of the machine that Ray assigned is not known: 4 CPUs" in why
+    assert why.endswith("Correct the cause and submit the job again")
     assert actors.left == REFUSED_ROUNDS
     assert account(database).posted.usd == Money(0)
 

@@ -115,7 +115,15 @@ class SpotEligibility:
         if known is not None:
             self._note(known)
             return None if known.passed else refusal(known.reason)
-        verdict = self._tested(died_at)
+        fix = "Correct the cause and submit the job again; on_demand needs no self-test"
+        try:
+            verdict = self._tested(died_at)
+        except WrongMachine as wrong:
+            # The machine check of a trial would refuse these machines, too.
+            verdict, fix = (
+                Verdict(False, str(wrong), lasting=False),
+                "Correct the cause and submit the job again",
+            )
         verdict = replace(
             verdict, reason=storable(verdict.reason)
         )  # it may contain the message of an error in user code
@@ -128,7 +136,6 @@ class SpotEligibility:
             return None
         if verdict.lasting:
             return refusal(verdict.reason)
-        fix = "Correct the cause and submit the job again; on_demand needs no self-test"
         return f"the restore self-test that spot machines require was not passed: {verdict.reason}. {fix}"
 
     def _note(self, result: SelfTestRow) -> None:
@@ -179,7 +186,7 @@ class SpotEligibility:
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict:
-        """Run the test, and repeat it if its machine is lost."""
+        """Run the test, and repeat it if its machine is lost. Raise WrongMachine if all machines are refused."""
         with self.database.write("self_test.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = system_now()
@@ -202,8 +209,8 @@ class SpotEligibility:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
 
         A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If every offer gets a
-        machine in `REFUSED_ROUNDS` rounds one after another, and all of them are refused, return an inconclusive verdict. While an offer gets
-        no machine, the test waits, because a machine of that offer may be allowed.
+        machine in `REFUSED_ROUNDS` rounds one after another, and all of them are refused, raise WrongMachine. While an offer gets no machine,
+        the test waits, because a machine of that offer may be allowed.
         """
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
@@ -231,7 +238,7 @@ class SpotEligibility:
             except WrongMachine as wrong:
                 refused += 1
                 if refused == REFUSED_ROUNDS * len(kinds):
-                    return Verdict(False, str(wrong), lasting=False)
+                    raise
                 if (detail := f"the restore self-test waits for another machine: {wrong}") != shown:
                     self._show(detail)
                     shown = detail
