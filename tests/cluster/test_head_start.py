@@ -1,5 +1,6 @@
 """Test the start of a local Ray head with a program in place of Ray, which never becomes ready."""
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +13,20 @@ from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import HeadLaunch, tail
 from tuner.cluster.processes import marked
+
+# Starts a head with a program in place of Ray, and prints the error.
+START_SLOW_RAY = """
+import sys
+from pathlib import Path
+from tuner.cluster.dashboard import RayUnavailable
+from tuner.cluster.head import LocalHead
+from tuner.cluster.launch import HeadLaunch
+HeadLaunch.command = lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+try:
+    LocalHead(Path(sys.argv[1])).find_or_start()
+except RayUnavailable as error:
+    print(error.detail)
+"""
 
 
 def run_instead_of_ray(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -34,6 +49,18 @@ def test_stop_ends_a_start_in_another_thread(tmp_path: Path, monkeypatch: pytest
     local.stop()
     starts.join()
     assert errors == ["the local Ray head was stopped while it started"]
+    assert not list(marked(f"{local.tag}-"))
+    assert not local.temp_dir.parent.exists()
+
+
+def test_stop_ends_a_start_in_another_process(tmp_path: Path) -> None:
+    local = LocalHead(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", START_SLOW_RAY, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        until(lambda: bool(list(marked(f"{local.tag}-"))))
+        local.stop()
+        assert "the local Ray head ended with status -9" in process.communicate(timeout=240)[0]
     assert not list(marked(f"{local.tag}-"))
     assert not local.temp_dir.parent.exists()
 

@@ -139,12 +139,12 @@ class LocalHead:
     def stop(self) -> None:
         """End the head of this home, and everything that runs on it, and remove its files in /tmp.
 
-        This also ends a head that another process started, and a start in another thread of this process.
+        This also ends a head that another process started, and a start in another thread or process.
         """
         if not self._home.is_dir():
             return
         self._is_stopping.set()
-        with self._locked(lambda: None):
+        with self._locked(self._kill_starting):
             self._is_stopping.clear()
             head = self._read_state()
             if head and head.pids and mark_of(head.pids[0]) == head.session:
@@ -192,6 +192,12 @@ class LocalHead:
     def _raise_if_stopped(self) -> None:
         if self._is_stopped():
             raise RayUnavailable("the local Ray head was stopped while it started")
+
+    def _kill_starting(self) -> None:
+        """Kill the processes of a head that still starts. The process that starts it then notices the end, and releases the lock."""
+        head = self._read_state()
+        if head is not None and not head.pids:
+            kill_marked(head.session)
 
     def _start(self, deadline: float) -> Head:
         self._raise_if_stopped()
