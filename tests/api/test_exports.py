@@ -29,7 +29,7 @@ from tuner.database.database import Database
 from tuner.domain.errors import BadFile
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
-from tuner.domain.offer import WorkerMachine
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver import export_run
 from tuner.driver.export_run import ExportRun
@@ -272,6 +272,35 @@ def test_export_whose_last_try_found_no_machine_does_not_name_an_earlier_one(
     shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
     assert shown["code"] == "no_machine"
     assert "no machine was free" in shown["detail"]
+
+
+@pytest.mark.parametrize("tries", [10, 11])
+def test_export_names_the_machine_it_could_not_use_if_another_offer_was_tried_last(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """On demand, no machine has a known price. On spot, no machine is free."""
+    markets = list[str]()
+    monkeypatch.setattr(export_run, "TRIES_FOR_S", 0.0)
+    monkeypatch.setattr(export_run, "wait", lambda *_, **__: None)
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 if len(markets) == tries else 0.0)
+    monkeypatch.setattr(export_run, "time", clock)
+
+    def start_actor(offer: Offer, size: Resources) -> Any:
+        markets.append(offer.market)
+        unpriced = WorkerMachine({"instance-type": "c7i.xlarge", "region": "nowhere"}, 4, 0)
+        return FakeExportActors(DONE, machines=[unpriced], has_machines=offer.market == "on_demand")(
+            offer, size
+        )
+
+    made = begin(client, job)
+    with service.database.read() as db:
+        row, export_row = jobs.get(db, job), exports.get(db, job, made["id"])
+    row = replace(row, others=(replace(row.offer, market="spot"),))
+    find = finder(service.settings, row.offers)
+    ExportRun(service.database, row, export_row, service.settings.storage, start_actor, find, 60.0).run()
+    assert markets[-1] == ("spot" if tries == 10 else "on_demand")
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert "the price of the machine that Ray assigned is not known" in shown["detail"]
 
 
 def test_export_whose_machine_is_too_expensive_does_not_begin(

@@ -74,21 +74,24 @@ class ExportRun:
         """Wait for a machine, run the export on it, and record how it ended."""
         size, until = self.row.spec.resources, time.monotonic() + self.waits_s
         busy = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
-        for requested in cycle(self._kinds()):
+        refusals: dict[
+            int, str
+        ] = {}  # why the last machine of an offer could not be used, by the place of the offer
+        for place, requested in cycle(enumerate(self._kinds())):
             try:
                 with self.start_actor(requested, size) as actor:
                     if wait_until(actor.has_machine, TRIES_FOR_S, may_continue=self._record_heartbeat):
                         self._paid(actor, assigned_offer(actor.machine(), requested, size, self.find))
                         return
-                late = busy
+                refusals.pop(place, None)
             except WrongMachine as wrong:
-                late = str(wrong)
+                refusals[place] = str(wrong)
                 # Another machine may be free later.
                 wait(TRIES_FOR_S, may_continue=self._record_heartbeat)
             if self._over:
                 return
             if time.monotonic() > until:
-                self._end(ExportResult(None, (), "no_machine", late))
+                self._end(ExportResult(None, (), "no_machine", next(iter(refusals.values()), busy)))
                 return
 
     def _kinds(self) -> list[Offer]:
