@@ -1,6 +1,7 @@
 """`tuner cluster` and `tuner preempt`: what they refuse, and their errors. tests/system/test_preempted.py tests their effects."""
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,12 +10,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cluster.waiting import until
 from tuner.cli.main import app
 from tuner.cluster.cluster_file import ClusterFile, KeptCluster, KeptNode
-from tuner.cluster.processes import MARK
+from tuner.cluster.head import LocalHead
+from tuner.cluster.processes import MARK, marked
 
 ALIVE = KeptNode("spot-1", "abcdef12", "nobody", "spot", "local", 0.0162, 1, 0, "alive")
 STARTING = KeptNode("spot-2", "", "nobody", "spot", "local", 0.0162, 1, 0, "starting")
+# `tuner cluster` with a program in place of Ray, which never becomes ready.
+CLUSTER_WITH_SLOW_RAY = """
+import sys
+from tuner.cli.main import app
+from tuner.cluster.launch import HeadLaunch
+HeadLaunch.command = lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+app(["cluster"])
+"""
 
 
 def test_local_cluster_does_not_import_the_database() -> None:
@@ -60,6 +71,21 @@ def test_cluster_command_is_refused_if_a_remote_cluster_is_configured(
     code, message = refused("cluster")
     assert code == 1
     assert "TUNER_RAY_ADDRESS" in message
+
+
+def test_ctrl_c_ends_a_start_of_the_cluster(home: Path) -> None:
+    local = LocalHead(home)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TUNER_")}
+    command = [sys.executable, "-c", CLUSTER_WITH_SLOW_RAY]
+    with subprocess.Popen(command, env={**kept, "TUNER_HOME": str(home)}) as process:
+        try:
+            until(lambda: bool(list(marked(f"{local.tag}-"))))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(240) == 0
+            assert not list(marked(f"{local.tag}-"))
+        finally:
+            process.kill()
+            local.stop()
 
 
 def test_second_cluster_of_a_home_is_refused(home: Path) -> None:

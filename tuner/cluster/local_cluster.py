@@ -7,6 +7,7 @@ started again.
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,13 @@ class LocalCluster:
     """
 
     def __init__(
-        self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
+        self,
+        home: Path,
+        specs: Sequence[NodeSpec],
+        metadata: Metadata,
+        *,
+        replace_after_s: float | None,
+        over: threading.Event | None = None,
     ) -> None:
         """Create the cluster without starting anything: `kept` starts its nodes.
 
@@ -41,9 +48,11 @@ class LocalCluster:
             specs: The nodes.
             metadata: The metadata service of this machine's cloud, from which preemption notices are read.
             replace_after_s: After how many seconds a lost node is started again. None means never.
+            over: Set this event to end a start of the head or of the nodes. Then `kept` and `turn` raise RayUnavailable.
         """
         self._file = ClusterFile(home)
-        self._head = LocalHead(home)
+        self._over = over or threading.Event()
+        self._head = LocalHead(home, over=self._over)
         self._watch = LocalWatch(home, self._head.token_path, metadata)
         self._prefix = f"{self._head.tag}-node-"
         logs = home / "nodes"
@@ -139,7 +148,8 @@ class LocalCluster:
                 raise RayUnavailable(
                     f"{late[0].spec.name} has not joined within {JOIN_TIMEOUT_S:.0f} s: {late[0].last_output()}"
                 )
-            time.sleep(TURN_S)
+            if self._over.wait(TURN_S):
+                raise RayUnavailable("the local cluster was stopped while it started")
 
     def _join(self) -> None:
         """Find or start the head, and have every node join it."""

@@ -14,7 +14,7 @@ import psutil
 from tuner.cluster import simulated_preemption
 from tuner.cluster.cluster_file import ClusterFile
 from tuner.cluster.cluster_file import KeptNode as KeptNode
-from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
+from tuner.cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
 from tuner.cluster.head import LocalHead
 from tuner.cluster.jobs import RayJobs
 from tuner.cluster.local_cluster import TURN_S, LocalCluster
@@ -67,13 +67,17 @@ def keep(
     settings.make_home()
     metadata = Metadata(settings.cloud, settings.metadata_url)
     cluster = LocalCluster(
-        settings.home, specs(settings, plan), metadata, replace_after_s=plan.replace_after_s
+        settings.home, specs(settings, plan), metadata, replace_after_s=plan.replace_after_s, over=over
     )
-    with cluster.kept():
-        on_change(cluster.kept_nodes(), [])
-        while not over.wait(TURN_S):
-            if changes := cluster.turn():
-                on_change(cluster.kept_nodes(), changes)
+    try:
+        with cluster.kept():
+            on_change(cluster.kept_nodes(), [])
+            while not over.wait(TURN_S):
+                if changes := cluster.turn():
+                    on_change(cluster.kept_nodes(), changes)
+    except RayUnavailable:
+        if not over.is_set():
+            raise
 
 
 def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
