@@ -17,12 +17,13 @@ from tuner import web
 from tuner.cli import escape, render, tables, watch
 from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.errors import Unavailable
+from tuner.domain.time import RAY_START_S
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
     from tuner.client import Client
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = RAY_START_S + 60.0
 #: Beginnings of the names of the settings that apply to the demo too: those of this machine, and those of user code.
 KEPT_SETTINGS = (
     "TUNER_LOCAL_",
