@@ -94,9 +94,10 @@ RUNS = (
 
 
 def main(options: list[str]) -> int:
-    # On these signals, raise SystemExit, so that the `finally` below stops the runs of pytest.
+    # On these signals, raise SystemExit, so that the `finally` below stops the runs of pytest. `nohup` ignores SIGHUP.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     # A shell starts background programs with SIGINT ignored, and the runs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()

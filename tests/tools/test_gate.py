@@ -4,20 +4,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.waiting import until
 from tools.checks import ROOT
 from tools.gate import RUNS
 
+HANGS_S = 120
+
 # Takes pytest's place in each run. A second SIGINT would end the cleanup before its end.
 FAKE_PYTEST = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 
 mark = Path(__file__).parent / str(os.getpid())
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
 try:
     mark.with_suffix(".started").touch()
     time.sleep(300)
@@ -28,26 +33,47 @@ except KeyboardInterrupt:
 """
 
 
+@contextmanager
+def running_gate(folder: Path, *before: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the gate with stand-ins for pytest, and kill all of them at the end. `before` are words before the command of the gate."""
+    (folder / "pytest.py").write_text(FAKE_PYTEST)
+    gate = subprocess.Popen(
+        [*before, sys.executable, "-m", "tools.gate"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        process_group=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: len(pids(folder, "started")) == len(RUNS), seconds=HANGS_S)
+        yield gate
+    finally:
+        gate.kill()
+        gate.wait()
+        for pid in pids(folder, "started"):
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def pids(folder: Path, state: str) -> list[int]:
+    return [int(path.stem) for path in folder.glob(f"*.{state}")]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_interrupted_gate_waits_until_its_runs_have_cleaned_up(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    (tmp_path / "pytest.py").write_text(FAKE_PYTEST)
-    gate = subprocess.Popen(
-        [sys.executable, "-m", "tools.gate"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        process_group=0,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.started"))) < len(RUNS):
-            assert time.monotonic() < deadline, "the runs did not start"
-            time.sleep(0.05)
+    with running_gate(tmp_path) as gate:
         os.killpg(gate.pid, number)  # as a terminal sends Ctrl-C to the whole process group
-        assert gate.wait(60) != 0
-    finally:
-        gate.kill()
-        gate.wait()
-    assert len(list(tmp_path.glob("*.cleaned"))) == len(RUNS)
+        assert gate.wait(HANGS_S) != 0
+    assert len(pids(tmp_path, "cleaned")) == len(RUNS)
+
+
+def test_gate_under_nohup_continues_after_a_hangup(tmp_path: Path) -> None:
+    with running_gate(tmp_path, "nohup") as gate:
+        os.killpg(gate.pid, signal.SIGHUP)
+        for pid in pids(tmp_path, "started"):
+            os.kill(pid, signal.SIGUSR1)  # The stand-ins end without an error.
+        assert gate.wait(HANGS_S) == 0
