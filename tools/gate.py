@@ -124,20 +124,22 @@ def main(options: list[str]) -> int:
 def stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Interrupt the runs that are not over, wait until they have cleaned up, and kill those that take too long.
 
-    SIGTERM would end pytest without the cleanup. Another Ctrl-C ends the wait.
+    SIGTERM would end pytest without the cleanup. Another Ctrl-C ends the wait. The Ray clusters and database servers of a run that is
+    killed may stay.
     """
     running = [process for process in processes if process.poll() is None]
-    for process in running:
-        process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + CLEANUP_S
     try:
+        for process in running:
+            process.send_signal(signal.SIGINT)
         for process in running:
             process.wait(max(0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         sys.stderr.write(f"a run of pytest did not clean up within {CLEANUP_S} s\n")
     finally:
         for process in running:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # with the workers of pytest
             process.wait()
 
 

@@ -8,26 +8,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.cluster.waiting import until
+from tests.cluster.waiting import is_dead, until
 from tools.checks import ROOT
 from tools.gate import RUNS
 
 HANGS_S = 120
 
-# Takes pytest's place in each run. A second SIGINT would end the cleanup before its end.
+# Takes pytest's place in each run, with a process in the place of a worker. A second SIGINT would end the cleanup before its end.
 FAKE_PYTEST = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 
-mark = Path(__file__).parent / str(os.getpid())
+folder = Path(__file__).parent
+mark = folder / str(os.getpid())
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+subprocess.Popen(["sleep", "300"])
 try:
     mark.with_suffix(".started").touch()
     time.sleep(300)
 except KeyboardInterrupt:
-    time.sleep(1)
+    mark.with_suffix(".cleaning").touch()
+    time.sleep(300 if (folder / "slow").exists() else 1)
     mark.with_suffix(".cleaned").touch()
     sys.exit(2)
 """
@@ -77,3 +81,15 @@ def test_gate_under_nohup_continues_after_a_hangup(tmp_path: Path) -> None:
         for pid in pids(tmp_path, "started"):
             os.kill(pid, signal.SIGUSR1)  # The stand-ins end without an error.
         assert gate.wait(HANGS_S) == 0
+
+
+def test_second_interrupt_kills_the_runs_with_their_workers(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with running_gate(tmp_path) as gate:
+        workers = [worker for pid in pids(tmp_path, "started") for worker in psutil.Process(pid).children()]
+        assert len(workers) == len(RUNS)
+        gate.send_signal(signal.SIGINT)
+        until(lambda: len(pids(tmp_path, "cleaning")) == len(RUNS), seconds=HANGS_S)
+        gate.send_signal(signal.SIGINT)
+        assert gate.wait(HANGS_S) != 0
+        until(lambda: all(map(is_dead, workers)))
