@@ -270,11 +270,13 @@ def test_program_that_ignores_sigterm_is_killed_with_everything_that_it_left_beh
 @pytest.mark.parametrize("how", ["lease ends", "child is killed"])
 def test_program_ends_with_its_attempt(program: Driver, bash: Any, tmp_path: Path, how: str) -> None:
     script = f"echo $$ > $HERE/main; echo $PPID > $HERE/child; i=1; {step_of()}; sleep 1000 & wait"
-    program.begin(target_step=9, config=bash(script), lease_s=3 if how == "lease ends" else 600)
+    program.begin(target_step=9, config=bash(script))
     program.reported(1)
     main, child = (int((tmp_path / name).read_text()) for name in ("main", "child"))
     if how == "child is killed":
         os.kill(child, signal.SIGKILL)
+    else:
+        program.lease_ends_in(0.5)
     program.until_state("paused" if how == "lease ends" else "failed")
     assert not psutil.pid_exists(main)
 

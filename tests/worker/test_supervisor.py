@@ -267,7 +267,8 @@ def test_error_in_a_thread_of_the_supervisor_fails_the_attempt(
     driver = drive(case)
     with monkeypatch.context() as patch:
         patch.setattr(*failing, fail)
-        driver.begin(lease_s=5)
+        # The lease also counts the start of the fork server.
+        driver.begin(lease_s=1 if failing[1] == "kill_all" else LEASE_S)
         error = driver.until_state("failed")["error"]
     assert (error["kind"], error["type"]) == ("supervisor", "RuntimeError")
     assert "an unexpected error" in error["message"]
