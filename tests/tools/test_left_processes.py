@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tools import left_processes
 
-MARK = "the mark of this run"
+MARK = f"test-{uuid4()}"  # Other checkouts may run this file at the same time.
 SLEEP = ("sleep", "300")
 
 
