@@ -21,6 +21,7 @@ from tuner.schemas.job import Job
 
 USER_CODE = Path(__file__).parent / "user_code"
 TIMEOUT_S = 300.0
+MARK = "TUNER_USER_TEST_HOME"  #: The variable by which the user code of a service is known, even after its worker has ended.
 
 
 def until(what: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
@@ -58,6 +59,7 @@ class Served:
             "TUNER_PACKAGES": "on",
             "TUNER_CLOUD": "none",
             "PYTHONPATH": str(USER_CODE),
+            MARK: str(home),
             **settings,
         }
         self.storage = settings.get("TUNER_STORAGE", str(home / "storage"))
@@ -142,6 +144,14 @@ class Served:
             if (parent := _parent(p)) is not None and "fork_server" not in line(parent)
         ]
 
+    def fork_servers(self) -> list[psutil.Process]:
+        """Return the fork servers of this service, including those whose worker has ended."""
+        return [
+            p
+            for p in psutil.process_iter()
+            if "tuner.worker.fork_server" in line(p) and _mark(p) == str(self.home)
+        ]
+
     def _descendants(self) -> list[psutil.Process]:
         try:
             return psutil.Process(self.head_pids()[0]).children(recursive=True)
@@ -222,6 +232,13 @@ def line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
+
+
+def _mark(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK)
+    except psutil.Error:
+        return None
 
 
 def _parent(process: psutil.Process) -> psutil.Process | None:
