@@ -359,6 +359,6 @@ def test_latency_is_measured_with_one_row_in_evaluation_mode() -> None:
     seen: list[tuple[int, bool, bool]] = []
     module = nn.Sequential(nn.BatchNorm1d(4), Slow(4, 2)).train()
     module[0].eval()  # a frozen layer
-    assert 2 <= latency_ms(module, torch.zeros(8, 4), seconds=0) < 100
+    assert latency_ms(module, torch.zeros(8, 4), seconds=0) >= 2
     assert set(seen) == {(1, False, True)}
     assert [layer.training for layer in module.modules()] == [True, False, True]

@@ -299,7 +299,12 @@ def test_latency_that_is_text_is_recorded_unchanged(supervisor: Supervisor) -> N
     assert report["metrics"] == {"latency_ms": "slow"}
 
 
-def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:
+def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(channel, "time", clock)
     supervisor.begin(max_step=5, first_step=2)
     supervisor.answers("continue", "continue and save", "stop and save")
     counter = Count()
@@ -308,9 +313,9 @@ def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor
         for _ in range(10):
             run.checkpoint_if_due()
         assert len(supervisor.messages_of("ask")) == 1
-        time.sleep(channel.ASK_S)
+        now[0] += channel.ASK_S
         run.checkpoint_if_due()
-        time.sleep(channel.ASK_S)
+        now[0] += channel.ASK_S
         with pytest.raises(StopTraining):
             run.checkpoint_if_due()
     assert [(saved["step"], saved["part"]) for saved in supervisor.messages_of("saved")] == [(2, 1), (2, 2)]
