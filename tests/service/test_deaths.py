@@ -376,10 +376,12 @@ def test_refused_driver_is_logged_once_until_a_driver_runs(
 
     monkeypatch.setattr(service.cluster, "submit", refuse)
     controller.start()
-    while not service.cluster.submitted:
-        assert controller.is_alive()
-        time.sleep(0.01)
-    controller.stop()
+    try:
+        while not service.cluster.submitted:
+            assert controller.is_alive()
+            time.sleep(0.01)
+    finally:
+        controller.stop()
     assert [record.getMessage() for record in caplog.records if record.name == "tuner.controller"] == [
         "A part that the service needs does not answer: the agent refused the job",
         f"Ray has no driver {job}-1; it will be submitted again",
@@ -395,9 +397,11 @@ def test_controller_thread_survives_errors_and_signals_readiness(
     service.cluster.is_down = True
     controller = Controller(service)
     controller.start()
-    assert not controller.ready.wait(0.05)
-    service.cluster.is_down = False
-    assert controller.ready.wait(10)
-    controller.stop()
+    try:
+        assert not controller.ready.wait(0.05)
+        service.cluster.is_down = False
+        assert controller.ready.wait(240)
+    finally:
+        controller.stop()
     assert not controller.is_alive()
     assert service.cluster.submitted == [f"{job}-1"]

@@ -307,7 +307,7 @@ def test_last_result_does_not_wait_until_the_directory_of_the_attempt_is_removed
 
     def remove_late(folder: Path) -> None:
         if folder.name.startswith("ended"):
-            in_time.append(removed.wait(20))
+            in_time.append(removed.wait(240))
         wipe(folder)
 
     monkeypatch.setattr(scratch, "wipe", remove_late)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cluster.waiting import is_dead, until
 from tests.worker.driving import LEASE_S, SECOND
 from tuner.worker.metering import SharedTime
 from tuner.worker.process_tree import descendants
@@ -174,13 +175,17 @@ def test_processes_that_an_attempt_leaves_behind_are_killed(
     assert worker.last("a")["state"] == "failed"
     assert worker.last("b")["state"] == "ended"
     left = int((tmp_path / "left").read_text())
-    deadline = time.monotonic() + 10
-    while psutil.pid_exists(left) and psutil.Process(left).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: _has_ended(left))
     worker.begin("c", kills=False)
     worker.until(lambda: worker.ended("c"))
     assert worker.last("c")["state"] == "ended"
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return is_dead(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_packed_trials_train_in_one_process_while_any_of_them_runs(
@@ -200,10 +205,8 @@ def test_packed_trials_train_in_one_process_while_any_of_them_runs(
     for trial in trials[1:]:
         worker.stop(trial)
     worker.until(lambda: worker.ended(*trials))
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(next(iter(trained_by))):
-        assert time.monotonic() < deadline, "nobody pays for the batch process any more"
-        time.sleep(0.05)
+    # Nobody pays for the batch process any more.
+    until(lambda: not psutil.pid_exists(next(iter(trained_by))))
     worker.begin("later", lr=0.1)
     worker.until(lambda: worker.steps("later") >= 2)
     assert int(worker.metrics("later")[-1]["process"]) not in trained_by
