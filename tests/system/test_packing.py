@@ -50,8 +50,7 @@ def test_trials_that_share_a_worker_survive_its_death(served: Served) -> None:
     ).id
     served.reports_at_least(job, 6)
     assert len(served.workers()) <= 2, "the machine has two CPUs"
-    running = [trial.id for trial in served.client.trials(job) if trial.state == "running"]
-    assert len(running) > 2, "trials share a worker"
+    until("trials share a worker", lambda: _running(served, job) > 2)
     kill(until("the job has a worker", lambda: next(iter(served.workers()), None)))
     ended = served.finished(job)
     assert ended.state == "succeeded", ended.detail
@@ -61,6 +60,10 @@ def test_trials_that_share_a_worker_survive_its_death(served: Served) -> None:
     assert not [trial for trial in trials if trial.state == "failed"]
     assert ended.spend.usd <= ended.budget["usd"]
     books.check(served.client, job)
+
+
+def _running(served: Served, job: str) -> int:
+    return sum(trial.state == "running" for trial in served.client.trials(job))
 
 
 def test_hanging_trial_does_not_outlive_the_budget_of_its_pack(served: Served) -> None:
