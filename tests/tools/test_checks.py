@@ -104,6 +104,14 @@ EXAMPLES = [
         1,
         "`sudo tuner-admin bills`: the command `tuner bills` does not exist",
     ),
+    (
+        "```console\nsudo -E --user=a tuner bills\n```",
+        1,
+        "`sudo -E --user=a tuner bills`: the command `tuner bills` does not exist",
+    ),
+    ("```console\nsudo\n```", 1, "`sudo` is a command of another program: mark the block"),
+    ("```console\nsudo | tee\n```", 1, "`sudo | tee` is a command of another program: mark the block"),
+    ("```console\npython\n```", 1, "`python` is a command of another program: mark the block"),
     ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
     ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
     (

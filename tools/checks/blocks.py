@@ -152,7 +152,7 @@ def commands(block: Block) -> list[str]:
 
 
 def words_of(line: str) -> list[str]:
-    """Split a line as the shell does, up to a pipe or a redirection, without `sudo`, its `-u USER` and variables before the program."""
+    """Split a line as the shell does, up to a pipe or a redirection, without `sudo`, its options and variables before the program."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|>;&")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -161,7 +161,10 @@ def words_of(line: str) -> list[str]:
             break
         words.append(word)
     if words[:1] == ["sudo"]:
-        words = words[3 if words[1] == "-u" else 1 :]
+        words.pop(0)
+        while words and words[0].startswith("-"):
+            if words.pop(0) in ("-u", "--user"):
+                del words[:1]
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
     return words

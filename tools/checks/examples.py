@@ -150,20 +150,20 @@ def command(line: str, root: Path) -> bool:
     Raises:
         Wrong: The command, an option or a value does not exist.
     """
-    program, *words = words_of(line)
+    program, *words = words_of(line) or [""]
     if Path(program).name in PROGRAMS:
         _tuner(words)
     elif program == "make":
         targets = re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(), re.MULTILINE)
         if unknown := {word for word in words if "=" not in word} - set(targets):
             raise Wrong(f"the Makefile has no target {', '.join(sorted(unknown))}")
-    elif program == "ray" and words[0] == "start":
+    elif program == "ray" and words[:1] == ["start"]:
         from ray.scripts.scripts import start  # takes a second or more
 
         with _usage():
             context = start.make_context("ray start", words[1:])
         _price(context.params["labels"])
-    elif Path(program).name == "python" and words[0] == "-m":
+    elif Path(program).name == "python" and words[:1] == ["-m"]:
         _module(words[1], words[2:], root)
     else:
         return False
