@@ -14,6 +14,8 @@ from tuner.client import ApiError
 FINAL = ("succeeded", "cancelled", "failed")
 AGAIN_S = 0.5
 REFUSED_MAX = 60
+# On-demand, a GPU costs this or twice as much, and on spot less. Some jobs therefore use up their dollars, and others their GPU-hours.
+USD_PER_GPU_HOUR = 0.05
 
 
 class Customers:
@@ -70,11 +72,12 @@ class Customers:
 
     def _wanted(self, rng: Random) -> dict[str, Any]:
         markets = ("on_demand", "spot_with_fallback") if self._deployment.cluster else ("on_demand",)
+        usd = round(rng.uniform(*self._usd), 6)
         return job(
             "steady:train",
-            budget={"usd": round(rng.uniform(*self._usd), 6)},
+            budget={"usd": usd, "gpu_hours": round(usd / USD_PER_GPU_HOUR, 6)},
             constants={"step_s": 0.2},
-            resources={"max_concurrent_trials": rng.randint(1, 2), "market": rng.choice(markets)},
+            resources={"gpus": 1, "max_concurrent_trials": rng.randint(1, 2), "market": rng.choice(markets)},
             algorithm={"scheduler": "asha", "sampler": "random", "seed": rng.randrange(1000)},
         )
 

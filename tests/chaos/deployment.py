@@ -71,9 +71,10 @@ class Deployment:
         else:
             environment["TUNER_DATABASE_URL"] = f"sqlite:///{self.disk.folder}/tuner.db"
             environment["TUNER_STORAGE"] = str(self.disk.folder / "storage")
-        self.served = Served(self.home, prices=PRICES, **environment)
+        self.served = Served(self.home, prices=PRICES, gpus=2, **environment)
         if self._with_postgres:
-            words = ("cluster", "--json", "--spot", "1", "--on-demand", "1", "--replace-after", "2s")
+            nodes = ("--spot", "1", "--on-demand", "1", "--gpus-per-node", "1")
+            words = ("cluster", "--json", *nodes, "--replace-after", "2s")
             self.cluster = self._kept("cluster", words, {}, self._has_nodes)
             until("the nodes have joined", self.cluster.ready.is_set, START_S)
         for number, url in enumerate(self.urls):

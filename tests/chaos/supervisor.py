@@ -170,7 +170,8 @@ def _print_figures(
         f"faults: {sum(by_name.values())}, of processes {outcome.process_faults}",
         *(f"  {times:3d}  {name}" for name, times in sorted(by_name.items())),
         f"jobs: {len(after.jobs)}, all over {'never' if took is None else f'{took:.0f} s'} after the faults; "
-        f"reports: {sum(len(job.reports) for job in after.jobs)}",
+        f"reports: {sum(len(job.reports) for job in after.jobs)}, "
+        f"GPU milliseconds: {sum(job.posted.gpu_ms for job in after.jobs)}",
         f"lost: {sum('lost' in rule for rule in rules)}, doubled: {sum('doubled' in rule for rule in rules)}, "
         f"micro-dollars over: {over.usd}, GPU milliseconds over: {over.gpu_ms}, otherwise broken: "
         f"{sum('lost' not in rule and 'doubled' not in rule for rule in rules)}",
