@@ -70,6 +70,31 @@ def test_job_survives_the_kill_of_each_process_within_its_budget(
     )
 
 
+@pytest.mark.extended
+def test_shared_budget_that_is_smaller_than_the_job_s_is_kept_after_a_kill(breakable: Served) -> None:
+    """The shared budget pauses the job. It is reduced to a little more than the job has spent and held, and the driver is killed."""
+    shared, match = "kills-shared", {"budget": "kills-shared"}
+    breakable.client.put_budget(shared, usd=1, gpu_hours=1, match=match)
+    job = breakable.submit(
+        "steady:train",
+        budget={"usd": 0.5, "gpu_hours": gpu_hours(0.5)},
+        constants={"step_s": STEP_S},
+        resources={"gpus": 1, "max_concurrent_trials": 1},
+        tags=match,
+    ).id
+    breakable.reports_at_least(job, 2)
+    usd = _little_more(breakable, job)
+    breakable.client.put_budget(shared, usd=usd, gpu_hours=gpu_hours(usd), match=match)
+    breakable.kill_driver(job)
+    until("the job is paused", lambda: breakable.client.job(job).state == "paused")
+    until("its money is released", lambda: not breakable.client.job(job).spend.held_usd)
+    assert breakable.client.job(job).stop_reason == "budget_usd"
+    books.check_shared(breakable.client, shared, [job])
+    assert usd - useless_usd(STEP_S) <= breakable.client.budget(shared).spend.usd <= usd
+    breakable.client.cancel(job)
+    breakable.finished(job)
+
+
 def first_reports(served: Served, job: str, count: int) -> tuple[list[tuple[str, int]], int]:
     """Return the trial and step of the first reports, and the id of the event of the last of them."""
     reports: list[tuple[str, int]] = []
@@ -105,22 +130,33 @@ def gpu_hours(usd: float) -> float:
 
 def tightened(served: Served, job: str) -> float:
     """Reduce the job's budget to slightly more than it has spent and held, and return the new budget in USD."""
-    spend = served.client.job(job).spend
-    usd = round(spend.usd + spend.held_usd + 0.0003, 6)
+    usd = _little_more(served, job)
     served.client.patch(job, budget={"usd": usd, "gpu_hours": gpu_hours(usd)})
     return usd
+
+
+def _little_more(served: Served, job: str) -> float:
+    """Return slightly more USD than the job has spent and held."""
+    spend = served.client.job(job).spend
+    return round(spend.usd + spend.held_usd + 0.0003, 6)
+
+
+def useless_usd(step_s: float) -> float:
+    """Return the USD that may be left when a budget is used up.
+
+    After a lease that was too short, an attempt needs the time of two steps and of its setup.
+    """
+    return (2 * step_s + 1.0) * USD_PER_S
 
 
 def check_spent(served: Served, job: str, usd: float, *, step_s: float) -> None:
     """Check that the job, of which an attempt was lost, has spent its budget and no more.
 
-    A job ends when the rest of its budget pays for no attempt. After a lease that was too short, an attempt needs the
-    time of two steps and of its setup.
+    A job ends when the rest of its budget pays for no attempt.
     """
-    useless_usd = (2 * step_s + 1.0) * USD_PER_S
     ended = served.finished(job)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
-    assert usd - useless_usd <= ended.spend.usd <= usd == ended.budget["usd"]
+    assert usd - useless_usd(step_s) <= ended.spend.usd <= usd == ended.budget["usd"]
     books.check(served.client, job)
     trials = [served.client.trial(job, trial.id) for trial in served.client.trials(job)]
     assert "lost" in [attempt.end for trial in trials for attempt in trial.attempt_list]
