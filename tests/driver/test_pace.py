@@ -1,6 +1,9 @@
-"""Test when a silent trial is considered to hang."""
+"""Test when a silent trial is considered to hang, and how long the lease of a new attempt must be."""
 
+from tuner.domain import events as ev
 from tuner.domain.cost import Meter
+from tuner.domain.money import ZERO
+from tuner.domain.time import Instant
 from tuner.driver.pace import JobPace
 
 S = 1_000_000_000
@@ -32,6 +35,23 @@ def test_new_trial_needs_the_shortest_observed_setup_and_step() -> None:
         meter = Meter({"setup": setup_s * S, "train": train_s * S})
         pace.ended("trial_00000", meter, warming_ns=0, outage_ns=0, starved=False)
     assert pace.begin_need_ns("trial_00001") == (2 + 5) * S
+
+
+def test_new_driver_expects_its_workers_to_warm_up_until_an_attempt_has_ended() -> None:
+    """In two earlier launches, new workers started in 12 and 10 seconds. Later attempts on the same workers started in one second."""
+    pace, at = JobPace(), Instant(0)
+    for start_s in (12, 10):
+        pace.recall(ev.Launched(at))
+        for each_s in (start_s, 0, 1):
+            pace.recall(ev.Reported(at, "trial_00000", 1, 0.5, ZERO, train_ns=4 * S, start_ns=each_s * S))
+    pace.recall(ev.Reported(at, "trial_00000", 1, 0.5, ZERO, train_ns=0))  # a message that came twice
+    pace.recall(ev.Completed(at, "trial_00000"))
+    assert pace.begin_need_ns("trial_00000") == pace.begin_need_ns("trial_00001") == (10 + 5) * S
+    assert hangs(pace, overhead_s=20 * 12 + 1)
+    assert hangs(pace, trained_s=20 * 4 + 1)
+    meter = Meter({"setup": 11 * S, "train": 4 * S})
+    pace.ended("trial_00001", meter, warming_ns=10 * S, outage_ns=0, starved=False)
+    assert pace.begin_need_ns("trial_00001") == (1 + 5) * S
 
 
 def test_quick_steps_do_not_limit_the_setup_time() -> None:

@@ -1,4 +1,4 @@
-"""Test what a new driver bills for the attempts of a dead one."""
+"""Test what a new driver bills for the attempts of a dead one, and what it knows of the job's pace."""
 
 import pytest
 
@@ -46,3 +46,16 @@ def test_training_that_was_not_posted_is_billed_as_lost_only_once(from_step: int
     bill, rate = job.journal.tables.bills[job.trial, 2], job.loop.state.rate
     for kind, seconds in (("setup", 1), ("train", 10), ("lost", 11)):
         assert bill[kind].usd.micro_usd == pytest.approx(rate.cost(seconds * NS).usd.micro_usd, abs=1)
+
+
+def test_new_driver_knows_how_long_a_start_and_a_step_take() -> None:
+    """The start of attempt 2 took two seconds. During one of them, the storage failed."""
+    job = Job()
+    meter = Meter({"setup": 2 * NS, "train": 4 * NS})
+    reports = (StepReport(2, job.metrics, True, meter, Instant(1)),)
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", meter, reports, outage_ns=NS))
+    known = job.loop.pace
+    job.launch()
+    assert job.loop.pace is not known
+    assert (job.loop.pace.step_ns, job.loop.pace.fastest_ns) == (known.step_ns, known.fastest_ns)
+    assert job.loop.pace.longest_overhead_ns == job.loop.pace.least_overhead_ns == NS

@@ -136,6 +136,21 @@ def test_slow_start_of_cold_worker_does_not_leave_budget_unused() -> None:
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
+@pytest.mark.parametrize(("starts", "steps"), [(1, 0), (2, 8), (4, 6)])
+def test_small_top_up_starts_only_workers_that_it_pays_for(starts: int, steps: int) -> None:
+    """The job has four workers, and each of them warms up for 10 s. A top-up pays for some of these starts."""
+    cold = Overheads(warming_ns=10 * 10**9)
+    run = SimulatedRun(spec("0.004"), loop_config(4), Curves(), overheads=cold)
+    run.run()
+    before, spent = run.loop.state.steps, run.journal.tables.account.posted.usd
+    run.top_up(replace(run.budget, usd=spent + PRICE.of(starts * 10_200_000_000)))
+    run.run()
+    assert run.loop.state.steps - before >= steps
+    paid = run.journal.tables.account.posted.usd - spent
+    assert (paid > Money(0)) == (steps > 0), "a top-up that pays for no step is not spent"
+    check_books(run)
+
+
 def test_slow_start_of_a_worker_does_not_end_the_search_before_a_confirmation() -> None:
     """$0.00046 buys 16.6 s. The worker warms up for 10 s of them, and a trial takes less than a second."""
     job = replace(

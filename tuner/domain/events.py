@@ -115,6 +115,9 @@ class Reported:
     lacks: str | None = field(default=None, metadata={"new": True})
     #: The time in which the attempt's new worker prepared itself. 0 if the worker was not new, or if this is not the attempt's first report.
     warming_ns: int = field(default=0, metadata={"new": True})
+    #: The attempt's setup and restore until this report, including `warming_ns` but not the time spent waiting for a storage that failed. 0 if
+    #: this is not the attempt's first report.
+    start_ns: int = field(default=0, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

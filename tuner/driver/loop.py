@@ -26,7 +26,7 @@ from tuner.driver.holds import AttemptLease, HoldService, LastMessage, LeaseRequ
 from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import DONE_AGAIN, ENDED, StepReport, WorkerMessage, end_of, event_of
-from tuner.driver.pace import OVERHEAD, JobPace
+from tuner.driver.pace import OVERHEAD, JobPace, overhead_ns
 from tuner.driver.placement import AnyMachine, Place, Placement, TrialSnapshot
 from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, LoopConfig, LoopTurn, World
 from tuner.driver.trial_snapshot import lost_ns, may_move, snapshot
@@ -124,7 +124,7 @@ class Loop:
                 self._on_saved(turn, lease, saved.step)
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
-                self._on_report(turn, lease, report, progress.warming_ns)
+                self._on_report(turn, lease, report, progress)
             if progress.reports:
                 lease.reported_outage_ns = progress.outage_ns
             if progress.part is not None:
@@ -441,7 +441,9 @@ class Loop:
         self.saved[lease.trial] = max(step, self.saved.get(lease.trial, 0))
         lease.trained_ns = {s: ns for s, ns in lease.trained_ns.items() if s >= step}
 
-    def _on_report(self, turn: LoopTurn, lease: AttemptLease, report: StepReport, warming_ns: int) -> None:
+    def _on_report(
+        self, turn: LoopTurn, lease: AttemptLease, report: StepReport, progress: WorkerMessage
+    ) -> None:
         trained = report.meter.ns.get("train", 0)
         is_first = lease.last_step == 0
         train_ns = max(0, trained - lease.reported.ns.get("train", 0))
@@ -472,7 +474,8 @@ class Loop:
             cost=None if spec.trial_limits is None else row.cost.usd,
             violation=row.violation if spec.constraints else None,
             lacks=lacks,
-            warming_ns=warming_ns if is_first else 0,
+            warming_ns=progress.warming_ns if is_first else 0,
+            start_ns=overhead_ns(report.meter, progress.outage_ns) if is_first else 0,
         )
         self._record_and_decide(turn, event)
 

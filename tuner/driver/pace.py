@@ -5,6 +5,7 @@ The durations determine the shortest useful lease and when a trial counts as han
 
 from dataclasses import dataclass, field
 
+from tuner.domain import events as ev
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
@@ -19,6 +20,11 @@ OVERHEAD_FLOOR_NS = 120_000_000_000
 OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 
+def overhead_ns(meter: Meter, outage_ns: int) -> int:
+    """Return the overhead on an attempt's meter, in nanoseconds, without `outage_ns`, the time spent waiting for a storage that failed."""
+    return max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
+
+
 @dataclass(slots=True)
 class JobPace:
     """Remember how long the steps and the overhead (setup, restore, saves) of a job's attempts take.
@@ -31,9 +37,31 @@ class JobPace:
     fastest_ns: int = 0  #: The fastest step of all trials.
     slowest_ns: int = 0  #: The slowest step of all trials.
     longest_overhead_ns: int = 0  #: The longest overhead of an attempt.
-    least_overhead_ns: int = 0  #: The least overhead of an attempt, without warming up the worker.
+    #: The least overhead of an attempt, without warming up the worker. Until an attempt of this driver has ended, it may include the warming.
+    least_overhead_ns: int = 0
     #: The lease that a trial needs after its last one was too short for one step, by trial.
     wanted_ns: dict[str, int] = field(default_factory=dict)
+    _has_reported: bool = False  #: Whether an attempt has reported since the last launch that was recalled.
+
+    def recall(self, event: ev.Event) -> None:
+        """Learn from an event that an earlier driver of the job recorded.
+
+        All workers of this driver are new and have to warm up, like the worker of the first report of each earlier driver. So
+        `least_overhead_ns` becomes the shortest start of these workers. Otherwise the first trials would share money that does not pay for
+        all of their starts.
+        """
+        match event:
+            case ev.Launched():
+                self._has_reported = False
+            case ev.Reported():
+                if event.train_ns:  # 0 if the step was reported twice
+                    self.stepped(event.trial, event.train_ns)
+                self.longest_overhead_ns = max(event.start_ns, self.longest_overhead_ns)
+                if event.start_ns and not self._has_reported:
+                    self.least_overhead_ns = min(event.start_ns, self.least_overhead_ns) or event.start_ns
+                self._has_reported = True
+            case _:
+                pass
 
     def stepped(self, trial: str, train_ns: int) -> None:
         """Note the duration of a trial's step.
@@ -57,7 +85,7 @@ class JobPace:
             outage_ns: The time spent waiting for a storage that failed. It does not count as overhead.
             starved: Whether the lease ended before the attempt finished its first step. The trial's next attempt then needs a longer lease.
         """
-        overhead = max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
+        overhead = overhead_ns(meter, outage_ns)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)

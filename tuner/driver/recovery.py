@@ -36,6 +36,7 @@ def recover(
         turned()
         loop.state, _ = decide(loop.state, event)
         loop.learner.learn(loop.state, event)
+        loop.pace.recall(event)
     loop.state.changed.clear()
     loop.saved.update(loop.journal.newest_checkpoints())
     attempts = {row.trial: row for row in loop.journal.attempts()}
