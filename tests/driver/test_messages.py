@@ -10,7 +10,7 @@ from tuner.domain.time import Instant
 from tuner.driver.messages import NAME_CHARS, NAMES_KEPT, StepReport, WorkerMessage, end_of
 from tuner.worker.orders import WorkerState
 
-REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
+REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0, "last": False}
 
 
 def parse(state: WorkerState = "running", **more: object) -> WorkerMessage:
@@ -31,6 +31,11 @@ def parse(state: WorkerState = "running", **more: object) -> WorkerMessage:
 def test_objective_value_is_a_number_or_none(reported: object, value: float | None) -> None:
     (report,) = parse(reports=[{**REPORT, "metrics": {"acc": reported}}]).reports
     assert report.value("acc") == value
+
+
+def test_report_says_whether_user_code_has_returned() -> None:
+    reports = parse(reports=[{**REPORT, "metrics": {}, "last": last} for last in (False, True)]).reports
+    assert [report.last for report in reports] == [False, True]
 
 
 def test_invalid_characters_in_text_are_replaced() -> None:

@@ -503,3 +503,26 @@ def test_slow_suggestions_delay_neither_messages_nor_requests(
         record, job.spec, lambda _: sampler_for(job.spec), rate=its.rate, concurrency=its.concurrency
     )
     assert (replay.difference, replay.events) == (None, len(events))
+
+
+@pytest.mark.parametrize("end", ["paused", "preempted", "lost", "driver"])
+def test_training_of_a_function_that_has_returned_is_not_lost(end: str) -> None:
+    """The function of attempt 2 returned after two seconds of training, and a post followed. Then its attempt ended early."""
+    job = Job()
+    meter = Meter({"setup": NS, "train": 2 * NS})
+    report = StepReport(2, job.metrics, False, meter, Instant(1), last=True)
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", meter, (report,), saved_step=1))
+    lease = job.loop.leases[job.trial]
+    later = Meter({**meter.ns, "idle": lease.lease_ns // 2})
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", later))
+    assert lease.settled == later
+    if end == "lost":
+        job.loop.lost(job.trial, 2, "the worker died")
+    elif end == "driver":
+        job.launch()
+    else:
+        job.loop.progress(WorkerMessage(job.trial, 2, "paused" if end == "paused" else "preempted", later))
+    assert job.loop.state.trial(job.trial).status == "completed"
+    bill = job.journal.tables.bills[job.trial, 2]
+    assert bill["train"].usd.micro_usd == pytest.approx(loop_config().rate.cost(2 * NS).usd.micro_usd, abs=1)
+    assert bill.get("lost", FREE) == FREE

@@ -35,6 +35,7 @@ NAMES = (
     "step",
     "metrics",
     "resumable",
+    "last",
     "path",
     "detail",
     "error",
@@ -84,6 +85,9 @@ def test_a_report_and_a_phase_are_read() -> None:
         now_ns=NOW,
     )
     assert report == ReportMessage(3, {"acc": 0.5, "note": "x", "none": None}, True, None, 5)
+    for last in (True, 1, "yes"):
+        message = parse(encoded(type="report", step=3, metrics={}, last=last), now_ns=NOW)
+        assert message == ReportMessage(3, {}, False, None, 5, last=last is True)
     assert parse(encoded(type="phase", kind="train"), now_ns=NOW) == PhaseMessage("train", 5)
 
 

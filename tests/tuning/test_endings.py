@@ -12,7 +12,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.events import Inherited
 from tuner.domain.ids import trial_id
-from tuner.domain.job import Confirm, Plateau
+from tuner.domain.job import Confirm, Plateau, TrialLimits
 from tuner.domain.money import Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.tuning.decide import decide
@@ -60,6 +60,34 @@ def test_a_trial_that_ends_without_its_metric_fails() -> None:
         "did not report the metric 'acc' up to step 0; the trial ended without a report: return a number or {'acc': value}"
         in story.state.trials[0].reason
     )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.Completed(AT, FIRST),
+        ev.Paused(AT, FIRST, 0),
+        ev.Lost(AT, FIRST, 0),
+        ev.Preempted(AT, FIRST, 0),
+        ev.Launched(AT, rules=ev.RULES),
+    ],
+)
+def test_trial_is_complete_with_the_report_after_which_its_function_returned(event: ev.Event) -> None:
+    """Its attempt may still be lost, or paused because the budget is used up. Limits of single trials do not apply any more."""
+    limits = TrialLimits(max_cost_micro_usd=1)
+    story = Story(scheduler="none", fidelity=Fidelity(), trial_limits=limits)
+    last = ev.Reported(AT, FIRST, 1, 0.5, Money(9), resumable=False, cost=Money(9), last=True)
+    assert story.tell(last) == [do.Finish(FIRST)]
+    assert story.tell(ev.Refused(AT, FIRST, "budget_usd", running=True)) == []
+    story.tell(event)
+    assert story.state.trials[0].status == "completed"
+
+
+def test_report_after_which_a_function_returned_needs_the_metric() -> None:
+    story = Story(scheduler="none", fidelity=Fidelity())
+    assert story.tell(ev.Reported(AT, FIRST, 1, None, Money(9), resumable=False, last=True)) == []
+    story.tell(ev.Completed(AT, FIRST))
+    assert story.state.trials[0].status == "failed"
 
 
 def test_a_last_step_without_its_metric_fails_the_trial() -> None:

@@ -69,6 +69,11 @@ class Driver:
         self.begin(target_step=step, **more)
         return self.until_state("waiting")
 
+    def run(self, **more: Any) -> dict[str, Any]:
+        """Run an attempt whose function returns its metric to its end, and return its last result."""
+        self.begin(target_step=1, **more)
+        return self.until_state("ended")
+
     def end(self, word: str, state: str | None = None, **more: Any) -> dict[str, Any]:
         """Order the attempt to end, and return its last result. `state` is the expected one if the order cannot be carried out."""
         self.order(word, **more)

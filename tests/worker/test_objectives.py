@@ -34,6 +34,7 @@ def test_reports_of_an_objective_are_steps(drive: Any) -> None:
     assert values == sorted(values, reverse=True)
     assert driver.reports[0]["metrics"]["parameters"] == 24
     assert not driver.reports[0]["resumable"]
+    assert not any(report["last"] for report in driver.reports)
 
 
 def test_paused_objective_begins_again(drive: Any) -> None:
@@ -119,6 +120,7 @@ def test_returned_value_is_the_only_step(drive: Any) -> None:
     driver = started(drive, "one_value", {"x": 0.5, "y": 0.25, "z": 0.25}, target_step=9)
     driver.until_state("ended")
     assert [(report["step"], report["metrics"]) for report in driver.reports] == [(1, {"value": 1.0})]
+    assert driver.reports[0]["last"]
 
 
 def test_objective_that_prunes_itself_ends_with_its_steps(drive: Any) -> None:

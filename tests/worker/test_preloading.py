@@ -43,7 +43,7 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1, seed=0)
+    driver.run(seed=0)
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
@@ -81,7 +81,7 @@ def test_module_that_computes_with_threads_at_its_import_does_not_hang_its_attem
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1)
+    driver.run()
     expected = {"PyTorch": 2.0 * (1 << 20), "XGBoost": 20000.0}
     assert driver.reports[0]["metrics"] == {"acc": expected[library], "in_the_child": True}
 
@@ -112,7 +112,7 @@ def test_module_cannot_choose_gpus_of_other_trials_at_its_import(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1)
+    driver.run()
     assert driver.reports[0]["metrics"]["visible"] == visible
     assert _run_child(f"{module}:train", tmp_path) == 0
     assert ("the GPUs of this trial" in capfd.readouterr().out) is (visible == own)
@@ -138,7 +138,7 @@ def test_module_whose_library_starts_threads_at_its_import_is_imported_by_each_a
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1)
+    driver.run()
     assert driver.reports[0]["metrics"]["in_the_child"] is is_lost
 
 
@@ -161,7 +161,7 @@ def test_code_at_the_top_level_draws_the_same_numbers_on_all_workers(
     metrics = []
     for _ in range(2):
         driver = drive("train", module, fresh=True)
-        driver.run_to(1, seed=5)
+        driver.run(seed=5)
         metrics += [report["metrics"] for report in driver.reports]
     assert metrics[0] == metrics[1]
     assert metrics[0]["by_attempt"] == bool(also)
@@ -247,7 +247,7 @@ def test_generator_of_numpy_is_imported_once_for_all_attempts(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1, seed=None)
+    driver.run(seed=None)
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": True}
 
 
@@ -346,8 +346,7 @@ def test_compiler_is_imported_by_the_first_attempt_that_needs_it_and_then_for_al
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", "optimises_and_compiles", fresh=True)
     for _ in range(2):
-        driver.run_to(1, seed=0)
-        driver.end("stop")
+        driver.run(seed=0)
     expected = {"acc": 1, "learned": True, "is_real": True}
     assert [report["metrics"] for report in driver.reports] == [
         {**expected, "is_stand_in": is_stand_in} for is_stand_in in (True, False)
@@ -369,8 +368,7 @@ def test_attempts_of_a_worker_share_what_the_compiler_has_compiled(
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
     for _ in range(2):
-        driver.run_to(1)
-        driver.end("stop")
+        driver.run()
     first, second = (report["metrics"] for report in driver.reports)
     assert first["cache"] == second["cache"]
     if of_operator:
@@ -402,7 +400,7 @@ def test_joblib_uses_the_cpus_of_its_trial(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
-    driver.run_to(1)
+    driver.run()
     metrics = driver.reports[0]["metrics"]
     assert metrics["most"] == expected
     assert metrics["jobs"] <= int(expected)
@@ -411,13 +409,12 @@ def test_joblib_uses_the_cpus_of_its_trial(
 def test_data_of_constants_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants={"size": 3, "other": 1})
     for _ in range(2):
-        driver.run_to(1, config={"size": 3, "x": 1})
-        driver.end("stop")
+        driver.run(config={"size": 3, "x": 1})
     first, second = (report["metrics"] for report in driver.reports)
     assert (first["size"], first["scale"], first["in_this_process"]) == (3, 2.0, 0)
     assert first["pid"] == second["pid"]
     assert first["own"] != second["own"], "each attempt draws its own random numbers"
-    driver.run_to(1, config={"size": 4, "x": 1})
+    driver.run(config={"size": 4, "x": 1})
     other = driver.reports[-1]["metrics"]
     assert (other["size"], other["in_this_process"]) == (4, 1)
 
@@ -434,13 +431,12 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
         driver = drive("reads", "tests.worker.prepared_cases", fresh=True, constants=constants)
         used = list[Usage]()
         for _ in range(2):
-            driver.run_to(1, config=constants)
-            used.append(parsed(driver.end("stop")).usage or Usage())
+            used.append(parsed(driver.run(config=constants)).usage or Usage())
     assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
     assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
     assert [(usage.data_read_bytes, usage.data_bucket_bytes) for usage in used] == [(8, 0), (None, None)]
     driver.entry = "tests.worker.prepared_cases:prepares"
-    driver.run_to(1, config={"size": 3})
+    driver.run(config={"size": 3})
     last = driver.reports[-1]["metrics"]
     assert (last["size"], last["in_this_process"]) == (3, 1)
 
@@ -455,7 +451,7 @@ def test_error_while_data_is_prepared_fails_the_attempt_with_its_traceback(drive
 
 def test_each_attempt_prepares_the_data_if_that_starts_threads(drive: Any) -> None:
     driver = drive("train", "tests.worker.prepared_threads", fresh=True)
-    driver.run_to(1)
+    driver.run()
     assert driver.reports[0]["metrics"]["in_this_process"] == 1
 
 
@@ -470,8 +466,7 @@ def test_exit_handlers_of_user_code_do_not_run_in_the_fork_server(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = Driver(tmp_path / "storage", f"{module}:train", Supervisor(f"{module}:train"))
-    driver.run_to(1)
-    driver.end("stop")
+    driver.run()
     driver.supervisor.close()
     assert driver.supervisor.server.exit_code == 0
     assert not marker.exists()

@@ -362,6 +362,15 @@ def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: l
     driver.begin(target_step=9, metric="acc", mode="max")
     driver.until_state("ended")
     assert [r["metrics"]["acc"] for r in driver.reports] == values
+    assert [r["last"] for r in driver.reports[-1:]] == [case in ("returns", "returns_number")]
+    assert not any(r["last"] for r in driver.reports[:-1])
+
+
+def test_function_that_has_returned_does_not_wait_for_the_driver(drive: Any) -> None:
+    driver = drive("returns_number")
+    driver.begin(target_step=1, metric="acc", mode="max")
+    assert driver.until_state("waiting", "ended")["state"] == "ended"
+    assert [r["last"] for r in driver.reports] == [True]
 
 
 def test_exit_status_that_a_resumed_function_returns_is_not_a_report(drive: Any) -> None:

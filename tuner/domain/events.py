@@ -118,6 +118,8 @@ class Reported:
     #: The attempt's setup and restore until this report, including `warming_ns` but not the time spent waiting for a storage that failed. 0 if
     #: this is not the attempt's first report.
     start_ns: int = field(default=0, metadata={"new": True})
+    #: Whether user code has returned, so that the trial is complete with this report.
+    last: bool = field(default=False, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The trial is complete: its trainable returned, or its last step is finished and the model is saved."""
+    """The attempt ended because its trial is complete: its trainable returned, or its last step is finished and the model is saved."""
 
     at: Instant
     trial: str

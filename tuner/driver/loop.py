@@ -476,6 +476,7 @@ class Loop:
             lacks=lacks,
             warming_ns=progress.warming_ns if is_first else 0,
             start_ns=overhead_ns(report.meter, progress.outage_ns) if is_first else 0,
+            last=report.last,
         )
         self._record_and_decide(turn, event)
 
@@ -564,7 +565,9 @@ class Loop:
         Two parts of the training count as lost: training that repeated earlier training, and training that the trial has
         to repeat because it was not saved.
         """
-        lost = lost_ns(lease, self.saved.get(lease.trial, 0), done_again=end in DONE_AGAIN)
+        saved = self.saved.get(lease.trial, 0)
+        is_complete = self.state.is_complete(self.state.trial(lease.trial), saved)
+        lost = lost_ns(lease, saved, done_again=end in DONE_AGAIN and not is_complete)
         self.hold_service.close(turn.tx, lease, lost_ns=lost, at=turn.at)
         gained, now = lease.meter.ns.get("train", 0) - lost, Instant(self._clock.elapsed_ns())
         self._placement.paid(lease.place, lease.meter.total_ns, gained_ns=gained, now=now)

@@ -33,6 +33,7 @@ class StepReport:
     resumable: bool
     meter: Meter
     at: Instant
+    last: bool = False  #: Whether user code has returned, so that the trial is complete with this report.
 
     def value(self, metric: str) -> float | None:
         """Return the value of `metric` as a number, or None if the report lacks it or it is not a number."""
@@ -147,6 +148,7 @@ class WorkerMessage:
                     report["resumable"],
                     Meter.of(report["meter"]),
                     Instant(report["at_ns"]),
+                    report["last"],
                 )
                 for report in message["reports"]
             ),

@@ -61,10 +61,12 @@ def recover(
 def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:
     """Record that an attempt of the previous driver was lost.
 
-    Training after the newest checkpoint has to be repeated, so its cost is moved from `train` to `lost`.
+    Training after the newest checkpoint has to be repeated, so its cost is moved from `train` to `lost`. If the trial is complete, nothing
+    has to be repeated.
     """
     trial = loop.state.trial(row.trial)
-    kept = max(loop.saved.get(row.trial, 0), row.from_step)
+    saved = loop.saved.get(row.trial, 0)
+    kept = trial.steps if loop.state.is_complete(trial, saved) else max(saved, row.from_step)
     reached = tx.reached(row.trial, trial.steps) if trial.steps > kept else None
     at_kept = tx.reached(row.trial, kept) if kept else (FREE, 0)
     if reached is not None and at_kept is not None:

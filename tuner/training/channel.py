@@ -124,7 +124,13 @@ class Channel:
         self._send({"type": "phase", "kind": kind})
 
     def report(
-        self, step: int, metrics: Mapping[str, Any], *, resumable: bool, artifacts: Sequence[str] = ()
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        *,
+        resumable: bool,
+        artifacts: Sequence[str] = (),
+        last: bool = False,
     ) -> Reply:
         """Send a report and wait for the reply.
 
@@ -133,6 +139,7 @@ class Channel:
             metrics: The metrics of the step, by name.
             resumable: Whether the child can save a checkpoint of this step.
             artifacts: The names of the files that were staged for this step.
+            last: Whether user code has returned, so that the trial is complete with this report.
 
         Raises:
             StopTraining: The attempt is over, and no checkpoint is requested.
@@ -140,7 +147,8 @@ class Channel:
         """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
         report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.measurements()}
-        self._send({"type": "report", **report, **({"artifacts": list(artifacts)} if artifacts else {})})
+        more = {**({"artifacts": list(artifacts)} if artifacts else {}), **({"last": True} if last else {})}
+        self._send({"type": "report", **report, **more})
         self.step = step
         return self._reply()
 

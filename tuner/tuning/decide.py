@@ -173,6 +173,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if trial.status not in ("running", "pausing"):
         return []
     trial.resumable, trial.last_report = event.resumable, event.step
+    trial.has_returned = event.last and event.value is not None
     _note_start_of_worker(state, event.warming_ns)
     trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
@@ -208,8 +209,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if ending is not None and (state.ending is None or state.ending.state == "paused"):
         return _end(state, ending)
     over = stopping.trial_limit(state, trial, event)
-    is_last = state.max_step is not None and event.step >= state.max_step
-    if over is not None and trial.status == "running" and not is_last:
+    if over is not None and trial.status == "running" and not state.has_finished(trial):
         return drop(state, trial, "stopped", over) + make_room(state)
     return make_room(state) + at_step(state, trial, event.step)
 
@@ -289,9 +289,9 @@ def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
     could be saved but was not, the trial has to run it again.
     """
     trial.saved = saved
-    finished = state.max_step is not None and trial.steps >= state.max_step
-    trial.last_step_unsaved = finished and trial.resumable and saved < trial.steps
-    state.set(trial, "completed" if finished and not trial.last_step_unsaved else "paused")
+    is_complete = state.is_complete(trial, saved)
+    trial.last_step_unsaved = state.has_finished(trial) and not is_complete
+    state.set(trial, "completed" if is_complete else "paused")
     return []
 
 

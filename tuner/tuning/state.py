@@ -51,6 +51,8 @@ class TrialRecord:
     value: float | None = None  #: The latest value of the objective's metric.
     violation: float = 0.0  #: The total violation of the job's constraints in the report of `value`.
     resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
+    #: Whether user code had returned before the latest report, and this report has the objective's metric.
+    has_returned: bool = False
     ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
     reason: str = ""  #: Why the trial was stopped or failed.
     #: Number of attempts in a row that were lost before they reported anything, or after a report of step `steps`. A report of a new step
@@ -206,6 +208,17 @@ class State:
     def rank_of(self, record: TrialRecord, value: float) -> tuple[int, float, float]:
         """Return the stage of a trial, its negative violation, and the score of the value. A trial with a higher rank is better."""
         return self.spec.fidelity.stage(record.steps), -record.violation, self.spec.objective.score(value)
+
+    def has_finished(self, record: TrialRecord) -> bool:
+        """Return whether the trial has reported its last step: the last step of the job, or the one with which its user code returned."""
+        return record.has_returned or (self.max_step is not None and record.steps >= self.max_step)
+
+    def is_complete(self, record: TrialRecord, saved: int) -> bool:
+        """Return whether the trial needs no further attempt if its newest checkpoint is at step `saved`.
+
+        It has reported its last step, and that step was saved, or the trial cannot save checkpoints.
+        """
+        return self.has_finished(record) and (saved >= record.steps or not record.resumable)
 
     def set(self, record: TrialRecord, status: Status) -> None:
         """Set the status of a trial and update the indexes of trials. If the finisher ends early, choose another one.

@@ -26,11 +26,13 @@ def record_rungs(state: State, trial: TrialRecord) -> None:
 def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
     """React to a report of `step`: after the last step, finish the trial. At its target step, decide whether it continues.
 
+    The last step is that of the job, or the one with which the trial's user code returned.
+
     A step may be reported again after the trial was restarted from an older checkpoint.
     """
     if trial.status != "running":
         return []
-    if state.max_step is not None and step >= state.max_step:
+    if trial.has_returned or (state.max_step is not None and step >= state.max_step):
         if trial.value is None:
             return drop(state, trial, "failed", no_metric(state, trial, step))
         trial.last_step_unsaved = False

@@ -66,6 +66,7 @@ class RunningAttempt:
     asks: bool = False  # whether the message that waits for a reply is a question in the middle of a step
     reported_at: int = 0  # when the newest report came, on the monotonic clock
     resumable: bool = False  # whether the child can save a checkpoint of the newest step
+    has_returned: bool = False  # whether user code had returned when the child sent the newest report
     messages_since_report: int = 0
     metrics_bytes: int = 0  # the size of the metrics of all reports, as JSON
     unstored: int = 0  # reports with artifacts that the publisher has not finished
@@ -167,6 +168,7 @@ class RunningAttempt:
         self.use.add_reported(message.usage, trained_ns=self.watch.of("train"), of_share=self.watch.of_share)
         self.times.reported(at, in_first_step=in_first_step)
         self.step, self.awaiting_reply, self.resumable, self.reported_at = step, step, message.resumable, at
+        self.has_returned = message.last
         self.best_steps.reported(step, message.metrics, resumable=self.resumable)
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(
@@ -176,6 +178,7 @@ class RunningAttempt:
                 "resumable": self.resumable,
                 "meter": reading,
                 "at_ns": time.time_ns(),
+                "last": self.has_returned,
             }
         )
 

@@ -61,6 +61,7 @@ class ReportMessage:
     usage: object  #: The usage that the child measured of itself. Not checked here.
     at: int
     artifacts: tuple[str, ...] = ()  #: Names of files that the child staged for this step.
+    last: bool = False  #: Whether user code has returned, so that the trial is complete with this report.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
                 message.get("usage"),
                 at,
                 _artifacts(message),
+                message.get("last") is True,
             )
         case "ask":
             return AskMessage(at)

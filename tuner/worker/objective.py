@@ -161,9 +161,9 @@ class ServiceTrial(LookupTrial):
             raise MetricsRefused(
                 "the objective returned several values; return the one to optimize, and set the others with trial.set_user_attr"
             )
-        self._send(value)
+        self._send(value, last=True)
 
-    def _send(self, value: Any) -> None:
+    def _send(self, value: Any, *, last: bool = False) -> None:
         number = _number(value)
         if self._channel.is_used_by_run:
             return
@@ -171,9 +171,8 @@ class ServiceTrial(LookupTrial):
             raise StopTraining(0)
         self._step += 1
         try:
-            reply = self._channel.report(
-                self._step, {**_metrics(self._user_attrs), self._metric: number}, resumable=False
-            )
+            metrics = {**_metrics(self._user_attrs), self._metric: number}
+            reply = self._channel.report(self._step, metrics, resumable=False, last=last)
             self._is_over = reply.stop
         except StopTraining:
             self._is_over = True

@@ -113,6 +113,7 @@ class ReportFields(TypedDict):
     resumable: bool  # whether the child could save a checkpoint of this step
     meter: dict[str, int]  # nanoseconds by cost kind at this report
     at_ns: int  # wall-clock time
+    last: bool  # whether user code has returned, so that the trial is complete with this report
 
 
 class SavedFields(TypedDict):

@@ -80,8 +80,11 @@ def _answer_in_step(attempt: RunningAttempt, *, flush: bool) -> Reply | None:
 
 
 def waits_for_driver(attempt: RunningAttempt) -> bool:
-    """Return True if the child may not continue before the driver raises its target step or renews its lease."""
-    ends = attempt.last_command != "continue" or attempt.notice is not None
+    """Return True if the child may not continue before the driver raises its target step or renews its lease.
+
+    A child whose user code has returned trains no further step, so it does not wait.
+    """
+    ends = attempt.last_command != "continue" or attempt.notice is not None or attempt.has_returned
     return attempt.awaiting_reply is not None and not ends and (at_stop(attempt) or need_ns(attempt) > 0)
 
 

@@ -78,9 +78,10 @@ class TuneSession:
         self._has_reported = True
         self._report(metrics, checkpoint)
 
-    def _report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+    def _report(self, metrics: Mapping[str, Any], checkpoint: Any = None, *, last: bool = False) -> None:
         self._step += 1
-        reply = self._channel.report(self._step, scalars(metrics), resumable=checkpoint is not None)
+        resumable = checkpoint is not None
+        reply = self._channel.report(self._step, scalars(metrics), resumable=resumable, last=last)
         if reply.flush:
             self._kept.flush()
         if (reply.save or reply.keep) and checkpoint is not None:
@@ -96,13 +97,14 @@ class TuneSession:
         exit status. If the function has reported steps with `tuner.training`, its whole output is ignored.
         """
         name = self._channel.begin.metric or DEFAULT_METRIC
-        for result in output if inspect.isgenerator(output) else [output]:
+        has_returned = not inspect.isgenerator(output)
+        for result in [output] if has_returned else output:
             reports_itself = self._has_reported or self._channel.is_used_by_run
             metrics = (
                 result if isinstance(result, dict) else {} if reports_itself else _number_as(name, result)
             )
             if metrics and self._channel.step == self._step:
-                self._report(metrics)
+                self._report(metrics, last=has_returned)
         self._kept.flush()
 
 
