@@ -12,6 +12,7 @@ from tests.browser.conftest import Site, answer_late, click_twice, section, see,
 from tests.driver.export_actors import FakeExportActors
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.service.storage_lifecycle import StorageLifecycle
+from tuner.simulator.worker import Overheads
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
 
@@ -107,14 +108,14 @@ def test_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Site)
 
 def test_top_up_that_cannot_pay_for_the_start_of_the_workers_shows_a_warning(page: Page, site: Site) -> None:
     job = site.submit(budget={"usd": 0.001})
-    site.simulate(job)
+    site.simulate(job, overheads=Overheads(warming_ns=10 * 10**9))
     spent = site.get(f"/jobs/{job}")["spend"]["usd"]
     see(page, site, job)
     dialog = top_up(page, f"{spent + 0.00004:.6f}")
     dialog.get_by_role("button", name="Set the budget").click()
     expect(dialog).not_to_be_visible()
     warning = page.get_by_role("status").filter(has_text="Warnings")
-    expect(warning).to_contain_text("the budget has $0.00004 left, but starting 2 workers")
+    expect(warning).to_contain_text("the budget has $0.00004 left, but starting a worker")
     assert violations(page) == []
     dialog = top_up(page, "1")
     dialog.get_by_role("button", name="Set the budget").click()

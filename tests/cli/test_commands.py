@@ -22,6 +22,7 @@ from tuner.client import Client, Job
 from tuner.database.tables import trials
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
+from tuner.simulator.worker import Overheads
 from tuner.store import jobs
 
 
@@ -473,12 +474,12 @@ def test_top_up_that_cannot_pay_for_the_start_of_the_workers_shows_a_warning(
     tuner: Tuner, rest: TestClient, service: FakeService
 ) -> None:
     job = fakes.submit(rest, budget={"usd": 0.001})
-    fakes.simulate(service, job)
+    fakes.simulate(service, job, overheads=Overheads(warming_ns=10 * 10**9))
     spent = get(rest, f"/v1/jobs/{job}")["spend"]["usd"]
     rest.patch(f"/v1/jobs/{job}", json={"budget": {"usd": spent}})
     topped_up = printed(tuner("topup", job, "--usd", "0.00004", "--json"))
     (warning,) = topped_up["warnings"]
-    assert "the budget has $0.00004 left, but starting 2 workers" in warning
+    assert "the budget has $0.00004 left, but starting a worker" in warning
     assert topped_up["state"] == "running"
     shown = tuner("resume", job).stdout
     assert f"! {warning}" in " ".join(shown.split())

@@ -13,6 +13,7 @@ from tests.client.both import Both
 from tests.fakes import FakeService
 from tuner.client import ApiError
 from tuner.client.follow import progress_of
+from tuner.simulator.worker import Overheads
 
 
 def test_job_has_the_fields_of_the_rest_response(client: Both, rest: TestClient, done: str) -> None:
@@ -110,13 +111,13 @@ def test_job_with_spent_budget_resumes_after_top_up(
 def test_top_up_that_cannot_pay_for_the_start_of_the_workers_returns_a_warning(
     client: Both, service: FakeService, rest: TestClient
 ) -> None:
-    spent = fakes.submit(rest, budget={"usd": 0.0005})
-    fakes.simulate(service, spent)
+    spent = fakes.submit(rest, budget={"usd": 0.001})
+    fakes.simulate(service, spent, overheads=Overheads(warming_ns=10 * 10**9))
     job = client.job(spent)
     client.patch(job, budget={"usd": job.spend.usd})
     assert job.warnings == []
     (warning,) = job.top_up(usd=0.00004).warnings
-    assert "the budget has $0.00004 left, but starting 2 workers" in warning
+    assert "the budget has $0.00004 left, but starting a worker" in warning
     assert (job.state, job.warnings) == ("running", [warning])
     assert job.top_up(usd=1).warnings == job.warnings == []
 

@@ -218,17 +218,25 @@ def _with_warnings(service: Service, job: str) -> JobView:
     view = job_view(service, job)
     with service.database.read() as db:
         has_attempts = bool(nodes_assigned_at(db, job))
-    warning = None if has_attempts else _start_warning(service, view.row, view.summary.account.left)
+    has_reports = view.steps > 0
+    warning = (
+        None
+        if has_attempts
+        else _start_warning(service, view.row, view.summary.account.left, has_reports=has_reports)
+    )
     return view if warning is None else replace(view, warnings=(warning,))
 
 
-def _start_warning(service: Service, row: JobRow, left: Cost) -> str | None:
+def _start_warning(service: Service, row: JobRow, left: Cost, *, has_reports: bool) -> str | None:
     """Return a warning if the start of the job's workers up to their first reports costs more than `left`, otherwise None.
 
-    All workers start at the same time and share the money, so it may be spent before the first of them reports a step.
+    If the job has reports, its driver knows how long a start and a step take. Then it starts only as many workers as the money pays for, so
+    the money must pay for one of them. Otherwise all workers start at the same time and share the money, so it may be spent before the first
+    of them reports a step.
     """
     spec, rate = row.spec, row.offer.rate(row.spec.resources)
-    workers = spec.resources.workers(min(row.concurrency, row.budget.trials or row.concurrency))
+    trials = min(row.concurrency, row.budget.trials or row.concurrency)
+    workers = 1 if has_reports else spec.resources.workers(trials)
     affords_ns = rate.affords_ns(left)
     if affords_ns >= workers * AMPLE_NS:
         return None
@@ -237,7 +245,9 @@ def _start_warning(service: Service, row: JobRow, left: Cost) -> str | None:
         first = first_step_of(service, spec, setups_min=1)
     except Unavailable:  # The change is already made, so an error would mislead the caller.
         return None
-    need_ns = max(UNKNOWN_NEED_NS, workers * first.total_ns)
+    # A driver that knows the time of a step holds the money for a step that takes a quarter longer.
+    margin_ns = first.step_ns // 4 if has_reports else 0
+    need_ns = max(UNKNOWN_NEED_NS, workers * first.total_ns + margin_ns)
     if affords_ns >= need_ns:
         return None
     cost, instead = rate.cost(need_ns), ""
@@ -248,7 +258,7 @@ def _start_warning(service: Service, row: JobRow, left: Cost) -> str | None:
             f"{'it' if workers == 1 else 'each'} takes {first.setup_ns / NS:.3f} s for setup{step} ({first.source}), "
             f"at {dollars(rate.price.usd_per_hour)} an hour"
         )
-        paid = affords_ns // first.total_ns if affords_ns >= UNKNOWN_NEED_NS else 0
+        paid = affords_ns // first.total_ns if workers > 1 and affords_ns >= UNKNOWN_NEED_NS else 0
         instead = f", or set max_concurrent_trials to {paid * spec.resources.pack}" if paid else ""
     missing_usd = max(0, cost.usd.micro_usd - left.usd.micro_usd) / MICRO
     # Rounded up to six decimals, because clients round the new budget to them.
