@@ -112,7 +112,7 @@ def test_top_up_that_buys_no_step_is_answered_with_a_warning(
     assert "starting a worker up to the first report costs at least $0.00038" in warning
     assert ": it takes 10.2" in warning
     assert ", at $0.10 an hour. The rest may buy no step: add at least $0.00" in warning
-    assert "measured in jobs of the trainable" in warning
+    assert "measured in this job" in warning
     assert shown(client, ended)["warnings"] == []
     resumed = client.post(f"/v1/jobs/{ended}/resume")
     if seconds >= 1:  # with less, the job is not resumed

@@ -241,8 +241,8 @@ def _start_warning(service: Service, row: JobRow, left: Cost, *, has_reports: bo
     if affords_ns >= workers * AMPLE_NS:
         return None
     try:
-        # One measured setup is enough for a warning, because the job is not refused.
-        first = first_step_of(service, spec, setups_min=1)
+        # One measured setup is enough for a warning, because the job is not refused. The driver expects the times that the job has reported.
+        first = first_step_of(service, spec, setups_min=1, job=row if has_reports else None)
     except Unavailable:  # The change is already made, so an error would mislead the caller.
         return None
     # A driver that knows the time of a step holds the money for a step that takes a quarter longer.

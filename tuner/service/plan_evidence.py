@@ -195,24 +195,22 @@ class FirstStep:
         return self.setup_ns + self.step_ns
 
 
-def first_step_of(service: Service, spec: JobSpec, *, setups_min: int = SETUPS_MIN) -> FirstStep:
+def first_step_of(
+    service: Service, spec: JobSpec, *, setups_min: int = SETUPS_MIN, job: JobRow | None = None
+) -> FirstStep:
     """Return the least time that a trial on a new worker needs for its setup and its first step.
 
-    The times come from the jobs of the trainable. If these jobs had too few setups, the time of importing the trainable is used.
+    The times come from `job` alone or from the jobs of the trainable. If they had too few setups, the time of importing the trainable is used.
     Setups are measured in wall-clock time, which is longer on a busy machine. Therefore the shortest of several setups is used.
 
     Args:
         service: The service.
         spec: The job.
         setups_min: How many measured setups are enough.
+        job: The job that measured the times. None means all comparable jobs of the trainable.
     """
     setups, steps = list[int](), list[int]()
-    with service.database.read() as db:
-        started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
-        versions = packages.versions_of(db, service.project, spec.package)
-    # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
-    comparable = comparable_among(spec, started, versions)
-    rows = [row for row in comparable if "devices" not in differences(spec, row.spec, versions)]
+    rows = [job] if job is not None else _rows_like(service, spec)
     for seen_trials, history in _trials_of(service, rows, spec):
         ran = history.attempts
         fresh = _on_new_workers(ran)
@@ -223,9 +221,20 @@ def first_step_of(service: Service, spec: JobSpec, *, setups_min: int = SETUPS_M
         ]
         steps += [trial.step_ns for trial in seen_trials]
     if len(setups) >= setups_min and steps:
-        source = f"the shortest of {len(setups)} measured in jobs of the trainable"
+        where = "in jobs of the trainable" if job is None else "in this job"
+        source = f"the shortest of {len(setups)} measured {where}"
         return FirstStep(min(setups), min(steps), source)
     return FirstStep(import_ns(service, spec) or 0, 0, "the time of importing the trainable alone")
+
+
+def _rows_like(service: Service, spec: JobSpec) -> list[JobRow]:
+    """Return the latest jobs of the trainable whose times those of the job resemble, on equal devices."""
+    with service.database.read() as db:
+        started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        versions = packages.versions_of(db, service.project, spec.package)
+    # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
+    comparable = comparable_among(spec, started, versions)
+    return [row for row in comparable if "devices" not in differences(spec, row.spec, versions)]
 
 
 def import_ns(service: Service, spec: JobSpec) -> int | None:
