@@ -74,9 +74,8 @@ class ExportRun:
         """Wait for a machine, run the export on it, and record how it ended."""
         size, until = self.row.spec.resources, time.monotonic() + self.waits_s
         busy = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
-        refusals: dict[
-            int, str
-        ] = {}  # why the last machine of an offer could not be used, by the place of the offer
+        # why the last machine of an offer could not be used, by the place of the offer
+        refusals = dict[int, str]()
         for place, requested in cycle(enumerate(self._kinds())):
             try:
                 with self.start_actor(requested, size) as actor:
