@@ -135,8 +135,8 @@ class FakeCluster:
     def dashboard_access(self) -> DashboardAccess | None:
         return self.door
 
-    def end_start(self) -> None:
-        return
+    def end_start(self) -> bool:
+        return True
 
     def shut_down(self) -> bool:
         self.is_down = True

@@ -38,20 +38,28 @@ def test_new_trial_needs_the_shortest_observed_setup_and_step() -> None:
 
 
 def test_new_driver_expects_its_workers_to_warm_up_until_an_attempt_has_ended() -> None:
-    """In two earlier launches, new workers started in 12 and 10 seconds. Later attempts on the same workers started in one second."""
+    """New workers of earlier drivers warmed up in 100, 11 and 9 seconds. Apart from that, attempts started in one to three seconds."""
     pace, at = JobPace(), Instant(0)
-    for start_s in (12, 10):
-        pace.recall(ev.Launched(at))
-        for each_s in (start_s, 0, 1):
-            pace.recall(ev.Reported(at, "trial_00000", 1, 0.5, ZERO, train_ns=4 * S, start_ns=each_s * S))
+    for start_s, warming_s in ((102, 100), (13, 11), (10, 9), (1, 0), (3, 0), (0, 0)):
+        times = {"train_ns": 4 * S, "start_ns": start_s * S, "warming_ns": warming_s * S}
+        pace.recall(ev.Reported(at, "trial_00000", 1, 0.5, ZERO, **times))
     pace.recall(ev.Reported(at, "trial_00000", 1, 0.5, ZERO, train_ns=0))  # a message that came twice
     pace.recall(ev.Completed(at, "trial_00000"))
-    assert pace.begin_need_ns("trial_00000") == pace.begin_need_ns("trial_00001") == (10 + 5) * S
-    assert hangs(pace, overhead_s=20 * 12 + 1)
+    for trial in ("trial_00000", "trial_00001"):
+        assert pace.begin_need_ns(trial) == (1 + 9 + 5) * S
+        assert pace.begin_need_ns(trial, warms_up=False) == (1 + 5) * S
     assert hangs(pace, trained_s=20 * 4 + 1)
     meter = Meter({"setup": 11 * S, "train": 4 * S})
     pace.ended("trial_00001", meter, warming_ns=10 * S, outage_ns=0, starved=False)
     assert pace.begin_need_ns("trial_00001") == (1 + 5) * S
+
+
+def test_recorded_starts_do_not_limit_the_time_of_a_save() -> None:
+    """The earlier driver may have seen saves that took longer than any start."""
+    known, pace = JobPace(), JobPace()
+    pace.recall(ev.Reported(Instant(0), "trial_00000", 1, 0.5, ZERO, train_ns=S, start_ns=2 * S))
+    for seconds in (121, 10**6):
+        assert hangs(pace, overhead_s=seconds) == hangs(known, overhead_s=seconds)
 
 
 def test_quick_steps_do_not_limit_the_setup_time() -> None:

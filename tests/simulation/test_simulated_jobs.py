@@ -136,19 +136,33 @@ def test_slow_start_of_cold_worker_does_not_leave_budget_unused() -> None:
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
 
 
-@pytest.mark.parametrize(("starts", "steps"), [(1, 0), (2, 8), (4, 6)])
+@pytest.mark.parametrize(("starts", "steps"), [(2, 8), (4, 6)])
 def test_small_top_up_starts_only_workers_that_it_pays_for(starts: int, steps: int) -> None:
     """The job has four workers, and each of them warms up for 10 s. A top-up pays for some of these starts."""
-    cold = Overheads(warming_ns=10 * 10**9)
-    run = SimulatedRun(spec("0.004"), loop_config(4), Curves(), overheads=cold)
+    run = SimulatedRun(spec("0.004"), loop_config(4), Curves(), overheads=Overheads(warming_ns=10 * 10**9))
     run.run()
-    before, spent = run.loop.state.steps, run.journal.tables.account.posted.usd
-    run.top_up(replace(run.budget, usd=spent + PRICE.of(starts * 10_200_000_000)))
-    run.run()
+    before = run.loop.state.steps
+    top_up(run, seconds=starts * 10.2)
     assert run.loop.state.steps - before >= steps
-    paid = run.journal.tables.account.posted.usd - spent
-    assert (paid > Money(0)) == (steps > 0), "a top-up that pays for no step is not spent"
     check_books(run)
+
+
+def test_top_up_is_used_although_the_first_worker_of_the_job_started_slowly() -> None:
+    """That worker warmed up for 100 s. The top-up pays for 60 s."""
+    run = SimulatedRun(spec("0.008"), loop_config(1), Curves(), overheads=Overheads(warming_ns=100 * 10**9))
+    run.run()
+    before = run.loop.state.steps
+    run.overheads = Overheads(warming_ns=3 * 10**9)
+    top_up(run, seconds=60)
+    assert run.loop.state.steps - before > 30
+    check_books(run)
+
+
+def top_up(run: SimulatedRun, *, seconds: float) -> None:
+    """Add money for a worker's time to a job that has ended, and run it until it ends again."""
+    spent = run.journal.tables.account.posted.usd
+    run.top_up(replace(run.budget, usd=spent + PRICE.of(round(seconds * 10**9))))
+    run.run()
 
 
 def test_slow_start_of_a_worker_does_not_end_the_search_before_a_confirmation() -> None:

@@ -90,14 +90,14 @@ def _serve(settings: Settings, home: "HomeLock", listening: socket.socket) -> No
         mirrors.stop()
         reconciler.stop()
         # A start of Ray would not survive the end of this process.
-        service.cluster.end_start()
+        is_running = service.cluster.end_start()
         controller.stop()
         leading.stop()
         if has_live_jobs(service):
-            if service.cluster.is_starting():
-                typer.echo("jobs that have not ended continue with the next `tuner serve`", err=True)
-            else:
+            if is_running:
                 typer.echo("jobs continue without the service; `tuner serve` reconnects to them", err=True)
+            else:
+                typer.echo("jobs that have not ended continue with the next `tuner serve`", err=True)
         elif not service.leading.is_led():
             service.cluster.shut_down()
         service.database.dispose()

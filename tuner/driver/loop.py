@@ -401,6 +401,10 @@ class Loop:
         request = self._lease_request(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(self._snapshot(trial))
         opened = self.hold_service.open(turn.tx, trial, attempt, places, request)
+        if opened is None and not self.leases:
+            # A job must not end with money left only because the workers of earlier drivers warmed up slowly.
+            request = self._lease_request(turn, self.pace.begin_need_ns(trial, warms_up=False))
+            opened = self.hold_service.open(turn.tx, trial, attempt, places, request)
         if opened is None:
             return [self._refused(turn, trial, request, places[0].rate, running=False)]
         place, lease_ns, held = opened

@@ -37,31 +37,25 @@ class JobPace:
     fastest_ns: int = 0  #: The fastest step of all trials.
     slowest_ns: int = 0  #: The slowest step of all trials.
     longest_overhead_ns: int = 0  #: The longest overhead of an attempt.
-    #: The least overhead of an attempt, without warming up the worker. Until an attempt of this driver has ended, it may include the warming.
-    least_overhead_ns: int = 0
+    least_overhead_ns: int = 0  #: The least overhead of an attempt, without warming up the worker.
+    #: The shortest time in which a new worker of an earlier driver warmed up. 0 once an attempt of this driver has ended.
+    warming_ns: int = 0
     #: The lease that a trial needs after its last one was too short for one step, by trial.
     wanted_ns: dict[str, int] = field(default_factory=dict)
-    _has_reported: bool = False  #: Whether an attempt has reported since the last launch that was recalled.
 
     def recall(self, event: ev.Event) -> None:
         """Learn from an event that an earlier driver of the job recorded.
 
-        All workers of this driver are new and have to warm up, like the worker of the first report of each earlier driver. So
-        `least_overhead_ns` becomes the shortest start of these workers. Otherwise the first trials would share money that does not pay for
-        all of their starts.
+        Events do not record how long saves took, so `longest_overhead_ns` stays unknown. Otherwise a long save would count as hanging.
         """
-        match event:
-            case ev.Launched():
-                self._has_reported = False
-            case ev.Reported():
-                if event.train_ns:  # 0 if the step was reported twice
-                    self.stepped(event.trial, event.train_ns)
-                self.longest_overhead_ns = max(event.start_ns, self.longest_overhead_ns)
-                if event.start_ns and not self._has_reported:
-                    self.least_overhead_ns = min(event.start_ns, self.least_overhead_ns) or event.start_ns
-                self._has_reported = True
-            case _:
-                pass
+        if not isinstance(event, ev.Reported):
+            return
+        if event.train_ns:  # 0 if the step was reported twice
+            self.stepped(event.trial, event.train_ns)
+        if start_ns := event.start_ns - event.warming_ns if event.start_ns else 0:
+            self.least_overhead_ns = min(start_ns, self.least_overhead_ns) or start_ns
+        if event.start_ns and event.warming_ns:
+            self.warming_ns = min(event.warming_ns, self.warming_ns) or event.warming_ns
 
     def stepped(self, trial: str, train_ns: int) -> None:
         """Note the duration of a trial's step.
@@ -91,13 +85,19 @@ class JobPace:
         trained = meter.ns.get("train", 0)
         if overhead > 0 and trained:  # without training, the setup may be incomplete and its time too short
             self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
+            self.warming_ns = 0
         if starved:
             self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
 
-    def begin_need_ns(self, trial: str) -> int:
-        """Return the length, in nanoseconds, of the shortest useful lease of the trial's next attempt."""
+    def begin_need_ns(self, trial: str, *, warms_up: bool = True) -> int:
+        """Return the length, in nanoseconds, of the shortest useful lease of the trial's next attempt.
+
+        All workers of a new driver have to warm up. If all of them started, they would share money that does not pay for all of their starts. So
+        the lease includes the warming, unless `warms_up` is false.
+        """
         step = self.step_ns.get(trial, self.fastest_ns)
-        known = self.least_overhead_ns + step * 5 // 4 if step else UNKNOWN_NEED_NS
+        warming_ns = self.warming_ns if warms_up else 0
+        known = self.least_overhead_ns + warming_ns + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
 
     def hangs(self, *, trained_ns: int, overhead_ns: int, buys_ns: int) -> str:

@@ -99,8 +99,11 @@ class Cluster(Protocol):
     def dashboard_access(self) -> DashboardAccess | None:
         """Return the address and token of Ray's dashboard, or None until the cluster has been started."""
 
-    def end_start(self) -> None:
-        """End a start of the service's own cluster in another thread, and refuse later starts. A cluster that has started keeps running."""
+    def end_start(self) -> bool:
+        """End a start of the service's own cluster in another thread, and refuse later starts.
+
+        A cluster that has started keeps running. Return whether there is one.
+        """
 
     def shut_down(self) -> bool:
         """End the cluster that the service started for itself. Return False if it is another cluster, which keeps running."""
@@ -196,8 +199,9 @@ class RayCluster:
             None if self._dashboard is None else DashboardAccess(self._dashboard.url, self._dashboard.token)
         )
 
-    def end_start(self) -> None:
+    def end_start(self) -> bool:
         self._over.set()
+        return self._head is None or self._head.running() is not None
 
     def shut_down(self) -> bool:
         """End the local head, unless it belongs to a cluster that `tuner cluster` started. Return whether it was ended."""
