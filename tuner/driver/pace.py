@@ -52,10 +52,10 @@ class JobPace:
             return
         if event.train_ns:  # 0 if the step was reported twice
             self.stepped(event.trial, event.train_ns)
-        if start_ns := event.start_ns - event.warming_ns if event.start_ns else 0:
-            self.least_overhead_ns = min(start_ns, self.least_overhead_ns) or start_ns
-        if event.start_ns and event.warming_ns:
-            self.warming_ns = min(event.warming_ns, self.warming_ns) or event.warming_ns
+        # A storage that failed while the worker warmed up may have made the recorded start shorter than the warming.
+        start_ns = max(0, event.start_ns - event.warming_ns)
+        self.least_overhead_ns = _least(start_ns, self.least_overhead_ns)
+        self.warming_ns = _least(event.warming_ns, self.warming_ns)
 
     def stepped(self, trial: str, train_ns: int) -> None:
         """Note the duration of a trial's step.
@@ -64,7 +64,7 @@ class JobPace:
         slow step is forgotten.
         """
         self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
-        self.fastest_ns = min(train_ns, self.fastest_ns) or max(train_ns, self.fastest_ns)
+        self.fastest_ns = _least(train_ns, self.fastest_ns)
         self.slowest_ns = max(train_ns, self.slowest_ns)
         self.wanted_ns.pop(trial, None)
 
@@ -84,7 +84,7 @@ class JobPace:
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)
         if overhead > 0 and trained:  # without training, the setup may be incomplete and its time too short
-            self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
+            self.least_overhead_ns = _least(overhead, self.least_overhead_ns)
             self.warming_ns = 0
         if starved:
             self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
@@ -124,3 +124,8 @@ class JobPace:
     def step_need_ns(self, trial: str) -> int:
         """Return the time, in nanoseconds, that the trial's next step needs, with a margin of a quarter. Return 0 before its first step."""
         return self.step_ns.get(trial, 0) * 5 // 4
+
+
+def _least(one_ns: int, other_ns: int) -> int:
+    """Return the shorter of two times. 0 means that a time is not known."""
+    return min(one_ns, other_ns) or max(one_ns, other_ns)
