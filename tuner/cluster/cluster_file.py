@@ -58,7 +58,7 @@ class ClusterFile:
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock_path.open("a") as file:
             deadline = time.monotonic() + LOCK_TIMEOUT_S
-            while not _locked(file.fileno()):
+            while not try_lock(file.fileno()):
                 # Retry, because `read` in another process also holds the lock for a moment.
                 if time.monotonic() > deadline:
                     raise Conflict("a `tuner cluster` of this TUNER_HOME is already running: stop it first")
@@ -91,15 +91,15 @@ class ClusterFile:
             return None
         try:
             with self._lock_path.open("r") as file:
-                return None if _locked(file.fileno()) else cluster
+                return None if try_lock(file.fileno()) else cluster
         except OSError:
             return None
 
 
-def _locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Try to take the lock of an open file without waiting, and return whether this process has it now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True

@@ -8,7 +8,6 @@ The head outlives the process that started it, so that a restart of the service 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from tuner.cluster.cluster_file import ClusterFile
+from tuner.cluster.cluster_file import ClusterFile, try_lock
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.launch import PORTS, HeadLaunch, free_ports, tail
 from tuner.cluster.nodes import nodes
@@ -282,7 +281,7 @@ class LocalHead:
     def _locked(self, while_waiting: Callable[[], None]) -> Iterator[None]:
         """Hold the lock. Call `while_waiting` repeatedly while another thread or process holds it."""
         with (self._home / "ray.lock").open("w") as file:
-            while not _try_lock(file.fileno()):
+            while not try_lock(file.fileno()):
                 while_waiting()
                 time.sleep(0.05)
             yield
@@ -298,14 +297,6 @@ class LocalHead:
         draft = self._state_path.with_suffix(".new")
         draft.write_text(json.dumps(asdict(head)))
         draft.replace(self._state_path)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _ready(dashboard: Dashboard) -> bool:

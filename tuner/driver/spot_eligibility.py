@@ -115,15 +115,13 @@ class SpotEligibility:
         if known is not None:
             self._note(known)
             return None if known.passed else refusal(known.reason)
-        fix = "Correct the cause and submit the job again; on_demand needs no self-test"
+        fix = "Correct the cause and submit the job again"
         try:
             verdict = self._tested(died_at)
+            fix += "; on_demand needs no self-test"
         except WrongMachine as wrong:
             # The machine check of a trial would refuse these machines, too.
-            verdict, fix = (
-                Verdict(False, str(wrong), lasting=False),
-                "Correct the cause and submit the job again",
-            )
+            verdict = Verdict(False, str(wrong), lasting=False)
         verdict = replace(
             verdict, reason=storable(verdict.reason)
         )  # it may contain the message of an error in user code

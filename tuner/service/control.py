@@ -230,8 +230,8 @@ def _with_warnings(service: Service, job: str) -> JobView:
 def _start_warning(service: Service, row: JobRow, left: Cost, *, has_reports: bool) -> str | None:
     """Return a warning if the start of the job's workers up to their first reports costs more than `left`, otherwise None.
 
-    If the job has reports, its driver knows how long a start and a step take. Then it starts only as many workers as the money pays for, so
-    the money must pay for one of them. Otherwise all workers start at the same time and share the money, so it may be spent before the first
+    If the job has reports, its driver knows how long a start and a step take. Then it starts further workers only if the money pays for
+    them too, so the money must pay for one worker. Otherwise all workers start at the same time and share the money, so it may be spent before the first
     of them reports a step.
     """
     spec, rate = row.spec, row.offer.rate(row.spec.resources)
@@ -253,11 +253,8 @@ def _start_warning(service: Service, row: JobRow, left: Cost, *, has_reports: bo
     cost, instead = rate.cost(need_ns), ""
     why = "a trial begins only if the budget pays for one second of it"
     if need_ns > UNKNOWN_NEED_NS:
-        step = f" and {first.step_ns / NS:.3f} s for a step" if first.step_ns else ""
-        why = (
-            f"{'it' if workers == 1 else 'each'} takes {first.setup_ns / NS:.3f} s for setup{step} ({first.source}), "
-            f"at {dollars(rate.price.usd_per_hour)} an hour"
-        )
+        each = "it" if workers == 1 else "each"
+        why = f"{each} takes {first} ({first.source}), at {dollars(rate.price.usd_per_hour)} an hour"
         paid = affords_ns // first.total_ns if workers > 1 and affords_ns >= UNKNOWN_NEED_NS else 0
         instead = f", or set max_concurrent_trials to {paid * spec.resources.pack}" if paid else ""
     missing_usd = max(0, cost.usd.micro_usd - left.usd.micro_usd) / MICRO

@@ -17,6 +17,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow, TimePoint
+from tuner.domain.time import NS
 from tuner.planning.estimates.described import EFFICIENCY
 from tuner.planning.measured_scaling import (
     MeasuredSize,
@@ -193,6 +194,10 @@ class FirstStep:
     @property
     def total_ns(self) -> int:
         return self.setup_ns + self.step_ns
+
+    def __str__(self) -> str:
+        step = f" and {self.step_ns / NS:.3f} s for a step" if self.step_ns else ""
+        return f"{self.setup_ns / NS:.3f} s for setup{step}"
 
 
 def first_step_of(

@@ -227,11 +227,7 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
     least = rate.cost(need)
     why = "less than a step can take"
     if need > UNKNOWN_NEED_NS:
-        step = f" and {first.step_ns / NS:.3f} s for a step" if first.step_ns else ""
-        why = (
-            f"but a trial takes {first.setup_ns / NS:.3f} s for setup{step} before its first report "
-            f"({first.source})"
-        )
+        why = f"but a trial takes {first} before its first report ({first.source})"
     detail = (
         f"buys {affords / NS:.3f} s of a trial at {dollars(rate.price.usd_per_hour)} an hour, {why}; give at least "
         f"{least.usd if by_usd else f'{least.gpu_hours:.6f} GPU-hours'}"
