@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.cli.conftest import Tuner
-from tuner.cli import tables
+from tuner.cli import render, tables
 from tuner.cli.escape import plural, span, usd
 from tuner.cli.tables import Style
+from tuner.schemas.answers import Trainable, Trainables
 
 CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
 ROWS = st.integers(1, 4).flatmap(
@@ -174,3 +175,11 @@ def test_numbers_are_not_truncated_on_a_narrow_terminal(
     table.add_row(*figures)
     tables.show(table)
     assert capsys.readouterr().out.splitlines()[1].split() == figures
+
+
+def test_list_of_trainables_says_which_of_them_cannot_be_tuned() -> None:
+    known = Trainable(trainable="own:train", doc="", search_space=None, objective=None, error=None)
+    items = [known, known.model_copy(update={"trainable": "own:other", "error": "own:other is async"})]
+    shown = tables.text(render.trainables(Trainables(items=items)), Style.TABLE).splitlines()
+    assert [line.split()[0] for line in shown[1:3]] == ["own:train", "own:other"]
+    assert shown[3:] == ["Cannot be tuned: own:other is async"]

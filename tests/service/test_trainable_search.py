@@ -6,6 +6,7 @@ import pytest
 
 from tuner.service import trainable_search
 from tuner.service.trainable_search import listed
+from tuner.worker.child import ASYNC_FUNCTION
 
 TRAIN = "def train(config): ...\n"
 # A module that cannot be imported, so that a test fails if something imports it.
@@ -83,6 +84,36 @@ def test_functions_and_names_that_count_as_trainables(folder: Path, source: str,
     (folder / "own.py").write_text(source)
     assert names("*") == [f"own:{name}" for name in expected]
     assert all(listed_trainable.search_space is None for listed_trainable in listed(("own",)).items)
+
+
+@pytest.mark.parametrize(
+    ("source", "listed_names", "has_error"),
+    [
+        ("async def train(config): ...\n", ["train"], True),
+        ("async def fit(settings):\n    tune.report({'loss': 1})\n", ["fit"], True),
+        ("async def main(config): ...\n", ["main"], True),
+        ("async def _private(config): ...\nasync def load(path): ...\n", [], False),
+        ("@as_function\nasync def train(config): ...\n", ["train"], False),
+        ("async def train(config): ...\ntrain = as_function(train)\n", ["train"], False),
+        ("async def train(config): ...\ndef train(config): ...\n", ["train"], False),
+    ],
+)
+def test_async_functions_are_listed_with_the_reason_why_they_cannot_be_tuned(
+    folder: Path, source: str, listed_names: list[str], has_error: bool
+) -> None:
+    (folder / "own.py").write_text(source)
+    items = listed(("own",)).items
+    assert [item.trainable for item in items] == [f"own:{name}" for name in listed_names]
+    for item in items:
+        assert (item.error is not None) is has_error
+        assert item.error in (None, ASYNC_FUNCTION.format(entry=item.trainable))
+
+
+def test_async_function_does_not_hide_a_function_that_takes_a_configuration(folder: Path) -> None:
+    (folder / "own.py").write_text("async def train(config): ...\ndef run(config): ...\n")
+    errors = {item.trainable: item.error for item in listed(("own",)).items}
+    assert errors["own:run"] is None
+    assert "is an async function" in str(errors["own:train"])
 
 
 def test_folders_without_user_code_are_skipped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,8 +281,10 @@ def trainables(answer: show.Trainables) -> RenderableType:
             "No module defines a trainable. Start the service in the folder of your modules, and set TUNER_ALLOWED_MODULES."
         )
     table = _trainables(answer.items)
-    more = Text("Not all files were read, so some trainables may be missing from this list.")
-    return Group(table, more) if answer.truncated else table
+    lines = [Text(f"Cannot be tuned: {item.error}") for item in answer.items if item.error]
+    if answer.truncated:
+        lines.append(Text("Not all files were read, so some trainables may be missing from this list."))
+    return Group(table, *lines)
 
 
 def trainable(answer: show.Trainable) -> RenderableType:

@@ -38,6 +38,7 @@ NOT_CODE = frozenset({"tests", "test", "docs", "build", "dist", "node_modules", 
 CONFIGS = frozenset({"config", "cfg", "conf", "params", "hparams", "hyperparameters", "hyperparams"})
 # Most files do not train anything. A file without any of these words is therefore not parsed.
 HINT = re.compile(rb"\btrain\b|\breport\b|Trainable\b|\b(?:" + "|".join(sorted(CONFIGS)).encode() + rb")\b")
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,24 +215,36 @@ def _described(module: str, tree: ast.Module) -> Iterator[Described]:
     """Yield the trainables of a module: `train`, other functions that report metrics, subclasses of Ray Tune's `Trainable`, and values of
     `tuner.training.Packed`.
 
-    If the module defines none, yield the functions whose first parameter has a name such as `config` or `params`.
+    If the module defines none, yield the functions whose first parameter has a name such as `config` or `params`. An async function is
+    listed with the reason why it cannot be tuned.
     """
-    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    defined = [node for node in tree.body if isinstance(node, Definition)]
     public = [node for node in defined if not node.name.startswith("_")]
     packed = _packed(tree)
     functions = [node for node in public if _trains(node)]
-    if not functions and not packed:
-        functions = [node for node in public if _takes_config(node)]
+    if not packed and all(isinstance(node, ast.AsyncFunctionDef) for node in functions):
+        functions = [node for node in public if node in functions or _takes_config(node)]
     names = dict.fromkeys(packed) | {node.name: ast.get_docstring(node) for node in functions}
-    if "train" not in {node.name for node in defined} and "train" in _bound(tree):
+    bound = _bound(tree)
+    if "train" not in {node.name for node in defined} and "train" in bound:
         names["train"] = None
+    errors = {node.name: _async_error(module, node) for node in functions if node.name not in bound}
     suggested = {name.lower(): _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}
     for name, doc in names.items():
         about = (doc or ast.get_docstring(tree) or "")[:DOC_CHARS_MAX]
-        yield Described.parse(f"{module}:{name}", {"doc": about, **suggested})
+        yield Described.parse(f"{module}:{name}", {"doc": about, "error": errors.get(name), **suggested})
 
 
-def _trains(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def _async_error(module: str, node: Definition) -> str | None:
+    """Return why an async function cannot be tuned. Return None for other definitions, and if a decorator may have replaced the function."""
+    if not isinstance(node, ast.AsyncFunctionDef) or node.decorator_list:
+        return None
+    from tuner.worker.child import ASYNC_FUNCTION  # loads what a worker needs, so only when needed
+
+    return ASYNC_FUNCTION.format(entry=f"{module}:{node.name}")
+
+
+def _trains(node: Definition) -> bool:
     if isinstance(node, ast.ClassDef):
         return any(_last_name(base) == "Trainable" for base in node.bases)
     return _takes_one(node) and (node.name == "train" or any(_reports(part) for part in ast.walk(node)))
@@ -241,14 +254,14 @@ def _reports(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and _last_name(node.func) == "report"
 
 
-def _takes_config(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def _takes_config(node: Definition) -> bool:
     if isinstance(node, ast.ClassDef) or not _takes_one(node):
         return False
     given = [*node.args.posonlyargs, *node.args.args]
     return bool(given) and given[0].arg.lower() in CONFIGS
 
 
-def _takes_one(node: ast.FunctionDef) -> bool:
+def _takes_one(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function can be called with one positional argument."""
     args = node.args
     count, required = len(args.posonlyargs) + len(args.args), None in args.kw_defaults

@@ -46,6 +46,7 @@ RAY_TRAINER = (
     "train_loop_per_worker as the trainable, and replace ScalingConfig(num_workers=N) with processes_per_node: N in the job's resources. "
     "In the function, replace prepare_model with torch.distributed.init_process_group() and DistributedDataParallel"
 )
+ASYNC_FUNCTION = "{entry} is an async function; write a function with def, and let it call asyncio.run for the asynchronous part"
 
 # Why the GPUs that user code chose while it was imported were not accepted. None if it chose none, or if they were.
 gpus_refused: str | None = None
@@ -252,9 +253,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
             f"{entry} is not a function or a class, but a value of the type {type(target).__name__}; name a function or a class"
         )
     if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
-        raise NotTrainable(
-            f"{entry} is an async function; write a function with def, and let it call asyncio.run for the asynchronous part"
-        )
+        raise NotTrainable(ASYNC_FUNCTION.format(entry=entry))
     origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
     package = origin.partition(".")[0]
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
