@@ -14,14 +14,17 @@ from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import HeadLaunch, tail
 from tuner.cluster.processes import marked
 
-# Starts a head with a program in place of Ray, and prints the error.
+# Starts a head with a program in place of Ray. Prints "start" at each try, and then the error.
 START_SLOW_RAY = """
 import sys
 from pathlib import Path
 from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import HeadLaunch
-HeadLaunch.command = lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+def command(_):
+    print("start", flush=True)
+    return [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+HeadLaunch.command = command
 try:
     LocalHead(Path(sys.argv[1])).find_or_start()
 except RayUnavailable as error:
@@ -60,9 +63,17 @@ def test_stop_ends_a_start_in_another_process(tmp_path: Path) -> None:
     ) as process:
         until(lambda: bool(list(marked(f"{local.tag}-"))))
         local.stop()
-        assert "the local Ray head ended with status -9" in process.communicate(timeout=240)[0]
+        shown = process.communicate(timeout=240)[0].splitlines()
+    assert shown == ["start", "`tuner stop` ended the local Ray head while it started"]
     assert not list(marked(f"{local.tag}-"))
     assert not local.temp_dir.parent.exists()
+
+
+def test_head_starts_again_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_instead_of_ray(monkeypatch, "import sys; sys.exit(7)")
+    LocalHead(tmp_path).stop()
+    with pytest.raises(RayUnavailable, match="ended with status 7"):
+        LocalHead(tmp_path).find_or_start()
 
 
 def test_head_that_is_not_ready_in_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,10 +96,13 @@ class ClusterFile:
             return None
 
 
-def try_lock(descriptor: int) -> bool:
-    """Try to take the lock of an open file without waiting, and return whether this process has it now."""
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Try to take the lock of an open file without waiting, and return whether this process has it now.
+
+    With `shared`, other processes may hold the lock too, if they also take it with `shared`.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

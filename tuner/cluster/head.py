@@ -8,6 +8,7 @@ The head outlives the process that started it, so that a restart of the service 
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -77,6 +78,8 @@ class LocalHead:
         self._cluster = ClusterFile(self._home)
         self._state_path = self._home / "ray.json"
         self._log_path = self._home / "ray.log"
+        # While `stop` waits for a start in another process to end, it holds the lock of this file, so that the start makes no second try.
+        self._stop_path = self._home / "ray.stop"
         self.token_path = self._home / "ray_token"
         self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
         # Ray makes its temporary directory accessible to every user, so that directory is created inside a private one. Both names
@@ -122,7 +125,7 @@ class LocalHead:
                 return self._start(deadline)
             except RayUnavailable:
                 # Another process may have taken one of the ports before Ray used it. The next try uses other ports.
-                if time.monotonic() > deadline or self._is_stopped():
+                if time.monotonic() > deadline or self._why_stopped():
                     raise
             return self._start(deadline)
 
@@ -142,20 +145,14 @@ class LocalHead:
         """
         if not self._home.is_dir():
             return
-        self._is_stopping.set()
-        with self._locked(self._kill_starting):
-            self._is_stopping.clear()
-            head = self._read_state()
-            if head and head.pids and mark_of(head.pids[0]) == head.session:
-                # Send the signal only to `ray start`, which then ends the other processes of the head. It hangs if its whole process group
-                # gets the signal.
-                with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(head.pids[0])
-                    process.send_signal(signal.SIGTERM)
-                    process.wait(STOP_TIMEOUT_S)
-            self._clear(keep_logs=False)
-            self._state_path.unlink(missing_ok=True)
-            self._head = None
+        # Both the event and the lock are in effect only until the start has ended. A later start waits for the end of this method.
+        with self._stop_path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._is_stopping.set()
+            with self._locked(self._kill_starting):
+                self._is_stopping.clear()
+                fcntl.flock(file, fcntl.LOCK_UN)
+                self._end()
 
     def running(self) -> Head | None:
         """Return the head of this home if its processes are alive. This does not check whether it answers."""
@@ -169,6 +166,19 @@ class LocalHead:
         """
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)
+
+    def _end(self) -> None:
+        head = self._read_state()
+        if head and head.pids and mark_of(head.pids[0]) == head.session:
+            # Send the signal only to `ray start`, which then ends the other processes of the head. It hangs if its whole process group
+            # gets the signal.
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(head.pids[0])
+                process.send_signal(signal.SIGTERM)
+                process.wait(STOP_TIMEOUT_S)
+        self._clear(keep_logs=False)
+        self._state_path.unlink(missing_ok=True)
+        self._head = None
 
     def _answers(self, head: Head) -> bool:
         """Return whether a head answers.
@@ -185,12 +195,18 @@ class LocalHead:
                 time.sleep(0.5)
         return True
 
-    def _is_stopped(self) -> bool:
-        return self._over.is_set() or self._is_stopping.is_set()
+    def _why_stopped(self) -> str:
+        """Return why a start of the head must end. Return "" if it may continue."""
+        if self._over.is_set() or self._is_stopping.is_set():
+            return "the local Ray head was stopped while it started"
+        with contextlib.suppress(FileNotFoundError), self._stop_path.open("r") as stopping:
+            if not try_lock(stopping.fileno(), shared=True):
+                return "`tuner stop` ended the local Ray head while it started"
+        return ""
 
     def _raise_if_stopped(self) -> None:
-        if self._is_stopped():
-            raise RayUnavailable("the local Ray head was stopped while it started")
+        if why := self._why_stopped():
+            raise RayUnavailable(why)
 
     def _kill_starting(self) -> None:
         """Kill the processes of a head that still starts. The process that starts it then notices the end, and releases the lock."""
@@ -235,12 +251,13 @@ class LocalHead:
     def _await(self, head: Head, process: subprocess.Popen[bytes], deadline: float) -> None:
         with contextlib.closing(Dashboard(head.dashboard_url, self.token, timeout_s=5.0)) as dashboard:
             while not _ready(dashboard):
-                if self._is_stopped():
+                if why := self._why_stopped():
                     self._clear()
-                    self._raise_if_stopped()
+                    raise RayUnavailable(why)
                 status = process.poll()
                 if status is not None or time.monotonic() > deadline:
                     self._clear()
+                    self._raise_if_stopped()  # `stop` in another process may have killed the processes just now
                     ended = "was not ready in time" if status is None else f"ended with status {status}"
                     raise RayUnavailable(f"the local Ray head {ended}: {tail(self._log_path)}")
                 time.sleep(0.05)
