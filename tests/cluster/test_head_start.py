@@ -1,5 +1,6 @@
 """Test the start of a local Ray head with a program in place of Ray, which never becomes ready."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.waiting import until
+from tests.cluster.waiting import is_dead, until
 from tuner.cluster import head as head_module
 from tuner.cluster.dashboard import RayUnavailable
 from tuner.cluster.head import LocalHead
@@ -74,6 +75,25 @@ def test_head_starts_again_after_a_stop(tmp_path: Path, monkeypatch: pytest.Monk
     LocalHead(tmp_path).stop()
     with pytest.raises(RayUnavailable, match="ended with status 7"):
         LocalHead(tmp_path).find_or_start()
+
+
+def test_next_start_ends_the_half_started_head_of_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed process has recorded no process id of the head."""
+    local = LocalHead(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", START_SLOW_RAY, str(tmp_path)]) as process:
+        until(lambda: bool(list(marked(f"{local.tag}-"))))
+        process.kill()
+    assert json.loads((tmp_path / "ray.json").read_text())["pids"] == []
+    half_started = list(marked(f"{local.tag}-"))
+    assert half_started, "it outlives the process that started it"
+    run_instead_of_ray(monkeypatch, "import time; time.sleep(1000)")
+    monkeypatch.setattr(head_module, "RAY_START_S", 0.0)
+    with pytest.raises(RayUnavailable, match="was not ready in time"):
+        local.find_or_start()
+    assert all(is_dead(left) for left in half_started)
+    assert not list(marked(f"{local.tag}-"))
 
 
 def test_head_that_is_not_ready_in_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
