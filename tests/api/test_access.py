@@ -50,6 +50,32 @@ def test_whoami_with_the_service_key_shows_the_operator(people: People) -> None:
     assert people.project("vision").get("/v1/whoami").json()["project"] == "vision"
 
 
+def test_head_answers_like_get_without_a_body(people: People, client: TestClient) -> None:
+    paths = ("/healthz", "/openapi.json", "/v1/whoami", "/v1/jobs?limit=0", "/v1/jobs/none")
+    for path in (*paths, f"/v1/jobs/{fakes.submit(client)}"):
+        get, head = (people.operator.request(method, path) for method in ("GET", "HEAD"))
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        del get.headers["x-request-id"], head.headers["x-request-id"]
+        assert head.headers == get.headers, path
+    assert people.operator.head("/metrics").status_code == 200
+
+
+def test_access_rules_of_get_hold_for_head(people: People, client: TestClient) -> None:
+    stranger, viewer = people.with_key(None), people.member("vic", "viewer")
+    job = fakes.submit(client)
+    for path in ("/v1/whoami", f"/v1/jobs/{job}", f"/v1/jobs/{job}/events"):
+        answer = stranger.head(path)
+        assert (answer.status_code, answer.headers["www-authenticate"], answer.content) == (
+            401,
+            "Bearer",
+            b"",
+        )
+    assert viewer.head("/v1/jobs").status_code == 200
+    assert viewer.head("/v1/users").status_code == 403
+    refused = people.operator.head(f"/v1/jobs/{job}/pause")
+    assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "POST", b"")
+
+
 def test_key_is_shown_once_and_stored_as_hash(people: People) -> None:
     made = people.key("ada", "viewer")
     key = read_key(made["secret"])

@@ -252,6 +252,18 @@ def test_job_with_more_reports_than_one_read_is_streamed_completely(
     assert numbered(stream(client, job, 700)) == messages[700:]
 
 
+def test_head_of_a_stream_ends_at_once_and_leaves_no_stream_open(
+    client: TestClient, finished: Finished
+) -> None:
+    """The job of the first request has not ended, so that a stream of its events would stay open."""
+    for reader, job in ((client, fakes.submit(client)), (finished.client, finished.plain)):
+        answer = reader.head(f"/v1/jobs/{job}/events")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        state = fakes.shared_app().state
+        assert (len(state.broadcaster), state.streams.total()) == (0, 0)
+
+
 def test_idle_stream_sends_keepalive_comments(
     client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

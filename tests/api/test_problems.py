@@ -155,9 +155,11 @@ def test_unknown_paths_and_methods_return_problem_documents(
     if status == 404:
         assert answer.json()["detail"].startswith("no route has this path")
     else:
-        allowed = {"/v1/jobs": "GET, POST", "/v1/jobs/job_1": "GET, PATCH", "/v1/jobs/job_1/pause": "POST"}[
-            path
-        ]
+        allowed = {
+            "/v1/jobs": "GET, HEAD, POST",
+            "/v1/jobs/job_1": "GET, HEAD, PATCH",
+            "/v1/jobs/job_1/pause": "POST",
+        }[path]
         assert answer.headers["allow"] == allowed
         assert answer.json()["detail"].endswith(f"the allowed methods are: {allowed}")
 

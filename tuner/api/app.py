@@ -4,6 +4,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -70,6 +71,34 @@ class RequestId:
 def _asked_with(scope: Scope) -> bytes | None:
     sent = next((value for name, value in scope["headers"] if name == HEADER), b"")
     return sent if _TAKEN.fullmatch(sent) else None
+
+
+class _HeadersSent(Exception):
+    """The answer to a HEAD request is complete, so the rest of the answer is not needed."""
+
+
+class HeadLikeGet:
+    """ASGI middleware that answers HEAD as GET, without the body. FastAPI's own routes for GET answer HEAD with 405.
+
+    The routes and all checks see a GET. They are stopped when their answer begins, so that no file is read and no stream stays open. The
+    dashboards answer HEAD themselves.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(auth.PATHS):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_headers(message: Message) -> None:
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
+            raise _HeadersSent
+
+        with suppress(_HeadersSent):
+            await self._app({**scope, "method": "GET"}, receive, send_headers)
 
 
 RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
@@ -140,4 +169,5 @@ def create_app(
     app.add_middleware(RateLimit, clients=app.state.clients, rate=service.settings.rate_limit)
     app.add_middleware(LatencyMiddleware, metrics=app.state.metrics)
     app.add_middleware(RequestId)
+    app.add_middleware(HeadLikeGet)
     return app

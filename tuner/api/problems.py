@@ -135,12 +135,15 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Return the methods that routes accept for the path of the request. Starlette itself names only those of the first such route."""
+    """Return the methods that routes accept for the path of the request. Starlette itself names only those of the first such route.
+
+    HEAD is accepted if GET is, because `tuner.api.app.HeadLikeGet` answers it.
+    """
     return [
         method
         for method in METHODS
         if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            route.matches({**request.scope, "method": "GET" if method == "HEAD" else method})[0] is Match.FULL
             for route in request.app.routes
         )
     ]
