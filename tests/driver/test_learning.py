@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.tuning.test_reserve import Trial, state_of
+from tests.tuning.test_reserve import SHORT, Trial, state_of, without_last_step
 from tests.tuning.test_schedulers import paused
 from tuner.domain import commands as do
 from tuner.domain import events as ev
@@ -127,3 +127,11 @@ def test_trial_that_failed_before_first_rung_is_reported_once() -> None:
     for _ in range(2):
         learner.learn(state, ev.Failed(Instant(0), record.id, "out of memory"))
     assert listener.results == [(0, rung - 1, 0.1, 3 * NS, True)]
+
+
+def test_no_trial_without_a_last_step_is_suggested_if_the_budget_ends_before_it() -> None:
+    for left_s, kind in ((9, ev.Predicted), (10, ev.Suggested)):
+        assert type(answers(without_last_step(left_s, SHORT), do.Suggest("trial_00001"), {})) is kind
+    queued = without_last_step(9, SHORT)
+    queued.queue.append({"x": 0.25})
+    assert isinstance(answers(queued, do.Suggest("trial_00001"), {}), ev.Suggested)

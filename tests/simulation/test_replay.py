@@ -380,6 +380,22 @@ def test_each_launch_is_replayed_with_the_sampler_of_its_rules() -> None:
     assert replayed(run, mixed).difference is None
 
 
+def test_jobs_of_older_rules_replay_their_trials_without_a_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They started trials whose end the budget did not pay for."""
+    monkeypatch.setattr("tuner.domain.events.RULES", 6)
+    job = replace(spec("0.005", scheduler="none"), fidelity=Fidelity())
+    run = ran(job, faults=Faults(driver_restart=0.01), returns_at=lambda _: 20)
+    monkeypatch.undo()
+    record = record_of(run)
+    assert replayed(run).difference is None
+
+    launches = [(number, dict(record.events)[number]) for number in numbers(record, ev.Launched)]
+    for number, launched in launches:
+        assert isinstance(launched, ev.Launched)
+        record = changed(record, number, replace(launched, rules=ev.RULES))
+    assert difference(run, record).code == "answer"
+
+
 # Other policies
 
 

@@ -3,6 +3,7 @@ decision.
 """
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,13 @@ class QuickCurves(Curves):
 
     def step_ns(self, config: Config, step: int) -> int:
         return super().step_ns(config, step) // 10
+
+
+class EqualCurves(Curves):
+    """Each step takes a second."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return 10**9
 
 
 def spec(
@@ -126,6 +134,36 @@ def test_binding_budget_is_almost_fully_used(concurrency: int) -> None:
     run = SimulatedRun(spec("0.03"), loop_config(concurrency), Curves())
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 30_000
+
+
+def ends_and_spend(concurrency: int) -> tuple[int, int, Money]:
+    """Run a job whose function returns after 20 steps. Return how many trials completed, how many were cut, and what was spent."""
+    run = SimulatedRun(
+        replace(spec("0.01"), fidelity=Fidelity()),
+        loop_config(concurrency),
+        EqualCurves(),
+        overheads=Overheads(resumable=False),
+        returns_at=lambda _: 20,
+    )
+    run.run()
+    check_books(run)
+    assert run.journal.tables.job[:2] == ("succeeded", "budget_usd")
+    ends = Counter(trial.status for trial in run.loop.state.trials)
+    return ends["completed"], ends["paused"] + ends["new"], run.journal.tables.account.posted.usd
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_job_without_a_last_step_starts_no_trial_that_the_budget_would_cut(
+    concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The money that such trials would waste completes other trials, or is not spent."""
+    completed, cut, spent = ends_and_spend(concurrency)
+    monkeypatch.setattr("tuner.domain.events.RULES", 6)
+    completed_before, cut_before, spent_before = ends_and_spend(concurrency)
+    assert cut == 0
+    assert cut_before > 0
+    assert completed >= completed_before
+    assert spent < spent_before
 
 
 def test_slow_start_of_cold_worker_does_not_leave_budget_unused() -> None:

@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.strategies import examples
 from tuner.domain.budget import Budget, OnExhausted
+from tuner.domain.events import RULES
 from tuner.domain.job import Algorithm, Confirm, JobSpec, SchedulerName
 from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
 from tuner.domain.time import NS
-from tuner.tuning.reserve import MARGIN, Reserve
+from tuner.tuning.reserve import MARGIN, Reserve, affords_whole_trial
 from tuner.tuning.state import State, Status, TrialRecord
 
 PER_STEP = 1000
@@ -228,3 +232,84 @@ def test_free_time_does_not_count_as_paid_time() -> None:
     leader_reserve = Reserve.of(state)
     assert leader_reserve is not None
     assert leader_reserve.left_ns > 10**6 * NS
+
+
+def without_last_step(
+    left_s: float,
+    *trials: Trial,
+    overhead_s: float = 0,
+    rules: int = RULES,
+    on_exhausted: OnExhausted = "finish",
+) -> State:
+    """Return the state of a job without a known last step, with a budget for `left_s` more seconds.
+
+    Each attempt took `overhead_s` seconds besides its steps.
+    """
+    overhead = round(len(trials) * overhead_s * PER_STEP)
+    state = state_of(left_s, *trials, on_exhausted=on_exhausted)
+    assert state.budget.usd is not None
+    state.spent = Money(state.spent.micro_usd + overhead)
+    state.budget = replace(state.budget, usd=Money(state.budget.usd.micro_usd + overhead))
+    state.spec, state.rungs, state.rules = replace(state.spec, fidelity=Fidelity()), [], rules
+    return state
+
+
+SHORT, LONG = Trial("completed", 10, 10), Trial("completed", 30, 30)  # 20 s on average
+
+
+@pytest.mark.parametrize("left_s", [19.9, 20])
+def test_trial_without_last_step_begins_only_if_the_budget_pays_for_a_mean_trial(left_s: float) -> None:
+    assert affords_whole_trial(without_last_step(left_s, SHORT, LONG)) is (left_s >= 20)
+
+
+def test_any_trial_begins_if_its_length_is_unknown_or_a_top_up_can_continue_it() -> None:
+    poor = without_last_step(1, SHORT, LONG)
+    assert not affords_whole_trial(poor)
+    assert affords_whole_trial(without_last_step(1, SHORT, LONG, rules=6)), (
+        "jobs of older rules replay as before"
+    )
+    assert affords_whole_trial(without_last_step(1, SHORT, LONG, on_exhausted="pause"))
+    assert affords_whole_trial(without_last_step(1, Trial("failed", 10, 10), Trial("stopped", 30, 30)))
+    poor.spec = replace(poor.spec, fidelity=Fidelity(max=STEPS))
+    assert affords_whole_trial(poor)
+
+
+def test_whole_trial_needs_its_start_and_the_rest_of_the_running_trials() -> None:
+    """Attempts take 3 s besides their steps. Of the running trials, one has 8 s left, one is longer than expected, and one has not reported."""
+    running = Trial("running", 12, STEPS), Trial("running", 25, STEPS), Trial("running", 0, STEPS)
+    for left_s, affords in ((53.9, False), (54, True)):
+        state = without_last_step(left_s, SHORT, LONG, *running, overhead_s=3)
+        assert affords_whole_trial(state) is affords
+
+
+def test_whole_trial_needs_gpu_hours() -> None:
+    for left_s, affords in ((19.9, False), (20, True)):
+        state = without_last_step(1000, SHORT, LONG)
+        state.rate = Rate(state.rate.price, 500)
+        state.budget = replace(state.budget, gpu_ms=round((40 + left_s) * 500))
+        assert affords_whole_trial(state) is affords
+
+
+def some_trials(statuses: list[Status], *, least: int) -> st.SearchStrategy[Trial]:
+    """Draw a trial with one of the statuses and with at least `least` steps of a second."""
+    return st.builds(Trial, st.sampled_from(statuses), st.integers(least, 50), st.just(50), st.just(1))
+
+
+@examples(60)
+@given(
+    st.lists(some_trials(["completed", "stopped", "failed", "paused"], least=1), min_size=1, max_size=6),
+    st.lists(some_trials(["running"], least=0), max_size=4),
+    some_trials(["running"], least=0),
+    st.integers(0, 200),
+    st.integers(0, 5),
+)
+def test_more_money_or_fewer_running_trials_never_prevent_a_trial(
+    before: list[Trial], active: list[Trial], another: Trial, left_s: int, overhead_s: int
+) -> None:
+    def affords(left_s: float, *now: Trial) -> bool:
+        return affords_whole_trial(without_last_step(left_s, *before, *now, overhead_s=overhead_s))
+
+    affordable = affords(left_s, *active)
+    assert affordable <= affords(left_s + 1, *active)
+    assert affords(left_s, *active, another) <= affordable
+    assert affords(1000, *active)

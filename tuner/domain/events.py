@@ -22,8 +22,8 @@ Limit = Literal["budget_usd", "budget_gpu_hours", "wall_clock", "window"]
 #: start ignores reports after the new job's last step. Since version 4, `auto` suggests no configuration of a finite space again while its
 #: candidates include others. Since version 5, `stop.worth` does not count the cost of repeats in a job that is resumed after a confirmation.
 #: Since version 6, a past trial that failed after the new job's last step does not count as failed, and
-#: checkpoints of later steps are not continued.
-RULES = 6
+#: checkpoints of later steps are not continued. Since version 7, a job without a last step starts no trial whose end it cannot pay for.
+RULES = 7
 
 
 @dataclass(frozen=True, slots=True)

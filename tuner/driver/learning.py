@@ -10,7 +10,7 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import TRIAL_FINAL
 from tuner.driver.ports import Clock
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
-from tuner.tuning.reserve import Reserve
+from tuner.tuning.reserve import Reserve, affords_whole_trial
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.schedulers import earned
 from tuner.tuning.state import State, TrialRecord
@@ -59,7 +59,8 @@ class Learner:
         1. A new trial with a configuration that a user enqueued. It is skipped if `trial` continues a trial of an earlier job (warm start).
         2. A paused trial that has earned more steps.
         3. The new trial that continues a trial of an earlier job, with the configuration of the earlier trial.
-        4. No work, if the remaining money is reserved for trials that have already begun (see `Reserve.may_begin`).
+        4. No work, if the remaining money is reserved for trials that have already begun (see `Reserve.may_begin`), or does not pay for
+           a whole trial (see `affords_whole_trial`).
         5. A new trial with a configuration that the sampler suggests.
         """
         continued = self.warm_starts.proposal(trial, at)
@@ -71,7 +72,8 @@ class Learner:
         if continued is not None:
             return continued
         reserve = Reserve.of(state)
-        if reserve is not None and not reserve.may_begin():
+        may_begin = reserve.may_begin() if reserve is not None else affords_whole_trial(state)
+        if not may_begin:
             return ev.Predicted(at, None, go=False)
         number = trial_number(trial)
         step_s = math.inf if reserve is None else reserve.new_step_s

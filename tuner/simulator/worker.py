@@ -121,6 +121,7 @@ class SimulatedAttempt:
     saving: int | None = None  # the step that is being saved in the background
     ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
     step_began_ns: int = 0  # when the current step began
+    returns_at: int | None = None  # the step after which user code returns, although the job has no last step
 
     def start(self) -> None:
         self.lease_ns, self.target_step = self.given.lease_ns, self.given.target_step
@@ -226,6 +227,9 @@ class SimulatedAttempt:
         self._later(self.overheads.restore_ns, self._next_step)
 
     def _next_step(self) -> None:
+        if self.returns_at is not None and self.step >= self.returns_at:
+            self._save_and("finished")
+            return
         if self.pausing or self.has_notice:
             self._save_and("paused" if self.pausing else "preempted")
             return

@@ -8,6 +8,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
 from tuner.domain.offer import WorkerMachine
+from tuner.domain.space import Config
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import WorkerMessage
@@ -147,6 +148,7 @@ class SimulatedRun:
         knowledge: What the driver learns about the machine of an attempt.
         journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
+        returns_at: Returns the step after which the user code of a configuration returns. None if it trains until the driver ends it.
     """
 
     def __init__(
@@ -166,13 +168,14 @@ class SimulatedRun:
         warm_starts: WarmStarts = NO_WARM_STARTS,
         journal: MemoryJournal | None = None,
         clock: SimulatedClock | None = None,
+        returns_at: Callable[[Config], int] | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.loop_config, self.training, self.overheads = spec, loop_config, training, overheads
         self.placement, self.warm_starts = placement, warm_starts
         self._markets, self._look_ns, self._knowledge = machines.markets, machines.look_ns, knowledge
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
-        self.clock = clock or SimulatedClock()
+        self.clock, self._returns_at = clock or SimulatedClock(), returns_at
         self.journal, self._losses = journal or MemoryJournal(loop_config.job, spec.budget), LossesSeen()
         self.journal.watchers.append(self._losses.recorded)
         self.budget = spec.budget
@@ -286,6 +289,7 @@ class SimulatedRun:
             self._saves(assignment),
             self.overheads.warming_ns if cold else 0,
             self.heartbeat_ns,
+            returns_at=self._returns_at(assignment.config) if self._returns_at else None,
         )
         self.world.attempts[assignment.trial] = attempt
         machine = self._knowledge.machine(assignment)

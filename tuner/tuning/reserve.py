@@ -3,6 +3,8 @@
 All amounts are in nanoseconds of one worker. Money is converted at the mean price of the training so far, because machines may
 differ in price. Only jobs with the scheduler `auto` and with `on_exhausted: finish` keep a reserve. A job that pauses when its
 budget is exhausted can be topped up, so it needs no reserve.
+
+A job whose trials have no known last step keeps no reserve either. `affords_whole_trial` prevents it from starting a trial that would be cut.
 """
 
 import math
@@ -41,9 +43,8 @@ class Reserve:
         keeps = bool(state.rungs) or state.spec.confirm is not None
         if not automatic or not keeps or not state.begun or state.finisher is None:
             return None
-        affords = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
         leader = state.trials[state.finisher]
-        left = affords - _spent_ns(state) - _confirming_ns(state, leader)
+        left = _left_ns(state) - _confirming_ns(state, leader)
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
         # a leader that violates a constraint gets no reserve
         waits = waits and not state.finisher_rank[1]
@@ -141,6 +142,34 @@ class Reserve:
             if trial is not but and trial is not self.leader:
                 until = state.max_step if to_end else trial.target_step
                 yield _reaching_ns(state, trial, until if trial.status == "running" else trial.steps), trial
+
+
+def affords_whole_trial(state: State) -> bool:
+    """Return whether the rest of the budget is expected to pay for a new trial up to its end, in a job without a known last step.
+
+    A trial is expected to train for as long as the completed trials did on average. The remaining needs of the active trials are
+    subtracted from the budget first.
+
+    Return True if nothing is known about the length of a trial because none is completed. Also return True for a job with a known last
+    step, where `Reserve` decides, and for a job that pauses when its budget is exhausted, because a top-up can continue the trial.
+    """
+    if state.rules < 7 or state.max_step is not None or state.budget.on_exhausted == "pause":
+        return True
+    completed = [trial.trained_ns for trial in state.trials if trial.status == "completed"]
+    if not completed:
+        return True
+    training_ns, overhead_ns = sum(completed) // len(completed), _overhead_ns(state)
+    left_ns = _left_ns(state)
+    for trial in (state.trials[number] for number in state.active):
+        # Before the first report of a trial, its start is not part of the recorded spend.
+        left_ns -= max(0, training_ns - trial.trained_ns) + (0 if trial.steps else overhead_ns)
+    return overhead_ns + training_ns <= left_ns
+
+
+def _left_ns(state: State) -> int:
+    """Return the worker time that the rest of the budget pays for, in dollars and in GPU-hours, in nanoseconds."""
+    affords_ns = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
+    return affords_ns - _spent_ns(state)
 
 
 def _spent_ns(state: State) -> int:
