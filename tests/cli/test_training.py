@@ -19,6 +19,7 @@ from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
 from tuner.cli.training import command
 from tuner.client import Client
+from tuner.cluster.nodes import Node
 from tuner.database.tables import reports
 from tuner.schemas.answers import Environment
 
@@ -75,6 +76,16 @@ def train(config):
     with SpotSafe(state={}) as run:
         for step in run.steps():
             run.report(total=run.total_steps, rung=run.rung, size=run.fidelity("size"))
+"""
+SERVES = """
+import torch
+from tuner.training import SpotSafe
+
+
+def train(config):
+    with SpotSafe(model=torch.nn.Linear(1, 1)) as run:
+        for step in run.steps():
+            run.report(acc=step, latency_ms=7.2, price=run.usd_per_million(3.6))
 """
 CHOOSES_GPUS = """
 import os
@@ -298,6 +309,47 @@ def test_trial_of_a_job_is_trained_with_the_total_steps_rungs_and_proxies_of_the
             {"total": 9, "rung": 1, "size": 32},
         ]
         assert (tmp_path / scheduler / "step_00000003" / "state.pt").is_file()
+
+
+@pytest.mark.parametrize("role", ["objective", "constraint"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_trial_of_a_job_is_trained_with_the_price_and_the_serving_metrics_of_the_job(
+    tuner: Tuner,
+    service: FakeService,
+    rest: TestClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    nodes: int,
+) -> None:
+    (tmp_path / "code_that_serves.py").write_text(SERVES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask, changes = Client.job, {"trainable": "code_that_serves:train"}
+    monkeypatch.setattr(Client, "job", lambda client, job: ask(client, job).model_copy(update=changes))
+    fields: dict[str, Any] = {"constraints": [{"metric": "usd_per_million", "max": 5}]}
+    if role == "objective":
+        fields = {
+            "objectives": [
+                {"metric": "acc", "mode": "max"},
+                {"metric": "usd_per_million", "mode": "min"},
+            ]
+        }
+    service.cluster.fake_nodes = [
+        Node(f"n{number}", cpus=2, gpus=0, memory_bytes=8 << 30) for number in range(2)
+    ]
+    job = fakes.submit(rest, **fields, resources={"nodes": nodes})
+    fakes.simulate(service, job)
+    done = tuner("train", job, "--trial", "trial_00000", "--steps", "1", "--json")
+    assert done.exit_code == 0, done.output
+    (line,) = map(json.loads, done.stdout.splitlines())
+    node = rest.get(f"/v1/jobs/{job}").json()["price"]
+    price = node["usd_per_hour"] / node["cpus"]  # a trial uses one CPU of each of its nodes
+    assert line["metrics"] == {
+        "acc": 0,
+        "latency_ms": 7.2,
+        "price": pytest.approx(price),  # a prediction takes a millionth of an hour
+        "usd_per_million": pytest.approx(2 * price),
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
 from tuner.domain.errors import Invalid
 from tuner.domain.job import config_values, program_config
-from tuner.domain.objective import Fidelity
+from tuner.domain.objective import SERVING_METRICS, Fidelity
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
@@ -102,7 +102,7 @@ def train(
                 "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
         entry, values, recorded, kind, metric = what, arguments.parsed_config(config), None, None, None
-        fidelity: dict[str, Any] = {"max_step": total_steps or steps}
+        of_job: dict[str, Any] = {"max_step": total_steps or steps}
     else:
         if config is not None:
             raise typer.BadParameter(
@@ -123,7 +123,7 @@ def train(
                     "Run this command on this machine, with your environment?", abort=True, err=True
                 )
         entry, values, steps, recorded = _of_job(client, job, trial, steps)
-        teaching, fidelity = _teacher_of(client, job), _fidelity_of(job, steps)
+        teaching, of_job = _teacher_of(client, job), {**_fidelity_of(job, steps), **_serving_of(job)}
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
     known = recorded or Environment(seed=0)
@@ -143,7 +143,7 @@ def train(
             kind=kind,
             metric=metric,
             teacher=teacher,
-            **fidelity,
+            **of_job,
         )
         _train(training, as_json=as_json)
 
@@ -217,6 +217,16 @@ def _fidelity_of(job: Job, steps: int) -> dict[str, Any]:
         "max_step": None if last is None else max(last, steps),
         "rungs": job.rungs or ladder.rungs(),
         "proxies": fidelity.get("proxies"),
+    }
+
+
+def _serving_of(job: Job) -> dict[str, Any]:
+    """Return the fields of `LocalTraining` about the cost of serving, as a worker gets them."""
+    metrics = {entry["metric"] for entry in (*(job.objectives or [job.objective]), *job.constraints)}
+    return {
+        # A worker gets the price of one node, and the job's price of a trial is that of all its nodes.
+        "usd_per_hour": job.price.trial_usd_per_hour / job.resources["nodes"],
+        "serving_metrics": [name for name in SERVING_METRICS if name in metrics],
     }
 
 

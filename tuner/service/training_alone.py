@@ -44,6 +44,12 @@ class LocalTraining:
     metric: str | None = None  #: The metric under which an Optuna objective's value is reported.
     #: The path of the checkpoint and the configuration of the trial that this training learns from. None without one.
     teacher: Mapping[str, Any] | None = None
+    usd_per_hour: float | None = (
+        None  #: The price of a trial's share of the job's machine. None if it is not known.
+    )
+    serving_metrics: Sequence[
+        str
+    ] = ()  #: The metrics about serving that the job's objectives or constraints name.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,8 @@ def train(training: LocalTraining, *, on_report: OnReport) -> Trained:
             kind=training.kind,
             metric=training.metric,
             teacher=training.teacher,
+            usd_per_hour=training.usd_per_hour,
+            serving_metrics=training.serving_metrics,
         )
         ours.send_bytes(words.begin_message(begin))
         answering = _Answering(ours, training.steps, saves=save_to is not None, on_report=on_report)
