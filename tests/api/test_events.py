@@ -232,12 +232,8 @@ def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: Fa
     assert last == {m.data["id"]: m.data for m in stream(client, job) if m.kind == "trial"}
 
 
-def test_job_with_more_reports_than_one_read_is_streamed_completely(
-    client: TestClient, service: FakeService
-) -> None:
-    """The job has more reports than one read returns."""
-    job = fakes.submit(client)
-    fakes.begin(service, job)
+def report_many(service: FakeService, job: str) -> None:
+    """Record more reports of a running job than one read returns."""
     journal = SqlJournal(service.database, job, service.project, 1, service.now())
     with journal.transaction() as tx:
         for step in range(1, 1202):
@@ -245,6 +241,36 @@ def test_job_with_more_reports_than_one_read_is_streamed_completely(
             tx.put_report(row)
             tx.append(Reported(service.now(), "trial_00000", step, 0.5, Money(0)))
         tx.put_trial("trial_00000", "completed", at=service.now(), config={"lr": 0.1})
+
+
+@pytest.mark.parametrize("look", [1, 3], ids=["while the stream begins", "while it is read"])
+def test_message_that_a_job_is_paused_follows_all_of_its_events(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """A client that stops watching a paused job, such as `tuner watch --json`, has then received all events."""
+    monkeypatch.setattr(event_stream, "READ_EVERY_S", 0.01)
+    job = fakes.submit(client)
+    fakes.begin(service, job)
+
+    def pause() -> None:
+        report_many(service, job)
+        fakes.move(service, job, "paused")
+
+    at_look(monkeypatch, look, pause)
+    at_look(monkeypatch, 20, lambda: fakes.move(service, job, "cancelled"))
+    messages = stream(client, job)
+    paused = next(m for m in messages if m.kind == "job" and m.data["state"] == "paused")
+    received = numbered(messages[: messages.index(paused)])
+    assert [m.data["step"] for m in received if m.kind == "report"] == list(range(1, 1202))
+    assert numbered(messages) == received
+
+
+def test_job_with_more_reports_than_one_read_is_streamed_completely(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client)
+    fakes.begin(service, job)
+    report_many(service, job)
     fakes.move(service, job, "succeeded")
     messages = numbered(stream(client, job))
     assert [m.data["step"] for m in messages if m.kind == "report"] == list(range(1, 1202))

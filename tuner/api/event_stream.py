@@ -84,7 +84,7 @@ class EventSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What a feed sends to all watchers after one reading: the new events and the state messages that changed.
+    """What a feed sends to all watchers after one reading: the new events, and the state messages that changed if all events were read.
 
     `text` contains the messages of `batch` and `state`. They are encoded once, because most watchers need all of them.
     """
@@ -183,13 +183,16 @@ class _Feed:
             self._send(reading)
 
     def _send(self, reading: JobReading) -> None:
-        changed = "".join(
-            message
-            for kind, (compared, message) in reading.state.items()
-            if kind not in self._state or self._state[kind][0] != compared
-        )
-        batch = reading.batch
-        self._state, self.seq = reading.state, max(self.seq, batch.seq)
+        batch, changed = reading.batch, ""
+        # A client may stop at the message that the job is paused, so this message must not precede events of the job.
+        if not batch.more:
+            changed = "".join(
+                message
+                for kind, (compared, message) in reading.state.items()
+                if kind not in self._state or self._state[kind][0] != compared
+            )
+            self._state = reading.state
+        self.seq = max(self.seq, batch.seq)
         if not batch.messages and not changed:
             return
         update = _Update(batch, changed, (batch.after(-1) + changed).encode())
@@ -323,9 +326,12 @@ class JobEvents:
     def _read(self, after: int | None) -> JobReading:
         seq = answers.newest(self._service, self._job) if after is None else after
         changes, view = answers.changes(self._service, self._job, seq)
-        batch = EventBatch(seq, []) if after is None else _batch(changes)
-        ended = view.row.state in FINAL and (after is not None or changes.seq == seq)
-        return JobReading(batch, _state(view), ended)
+        if after is None:
+            # Events may have been added since `newest`. The state must not be newer than the events up to the returned number.
+            while changes.more:
+                changes, view = answers.changes(self._service, self._job, changes.seq)
+            return JobReading(EventBatch(changes.seq, []), _state(view), view.row.state in FINAL)
+        return JobReading(_batch(changes), _state(view), view.row.state in FINAL)
 
 
 def _messages(state: dict[str, tuple[object, str]]) -> str:
