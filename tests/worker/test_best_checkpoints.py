@@ -33,7 +33,7 @@ def test_best_step_has_a_checkpoint_after_the_trial(
     drive: Any, tmp_path: Path, case: str, module: str, file: str
 ) -> None:
     driver = drive(case, module)
-    driver.run_to(9, **SCORES)
+    driver.run_to(9, **{**SCORES, "config": {"scores": [*PEAK, 1.0]}})
     assert driver.end("finish")["saved_step"] == 9
     assert steps_stored(driver) == [3, 9]
     store = CheckpointStore(str(driver.storage), "default", "job_1")
@@ -51,7 +51,7 @@ def test_best_step_has_a_checkpoint_after_the_trial(
     [
         ("ends_early", "tests.worker.cases", True),
         ("follows_scores", "tests.worker.tune_cases", False),
-        ("FollowsScores", "tests.worker.tune_cases", False),
+        ("FollowsScores", "tests.worker.tune_cases", True),
     ],
 )
 @pytest.mark.parametrize("scores", [[1.0, 2.0, 5.0], [1.0, 2.0, 5.0, 4.0]])

@@ -373,6 +373,19 @@ def test_function_that_has_returned_does_not_wait_for_the_driver(drive: Any) -> 
     assert [r["last"] for r in driver.reports] == [True]
 
 
+@pytest.mark.parametrize(("case", "saved"), [("FollowsScores", 3), ("EndsWithoutCheckpoints", None)])
+def test_class_trainable_that_is_done_does_not_wait_for_the_driver(
+    drive: Any, case: str, saved: int | None
+) -> None:
+    """Its last report says so. Its last step is saved if the class can save it."""
+    driver = drive(case, "tests.worker.tune_cases")
+    scores = {"metric": "acc", "mode": "max", "config": {"scores": [5.0, 2.0, 1.0]}}
+    driver.begin(target_step=3, **scores)
+    ended = driver.until_state("waiting", "ended")
+    assert (ended["state"], ended["saved_step"]) == ("ended", saved)
+    assert [r["last"] for r in driver.reports] == [False, False, True]
+
+
 def test_exit_status_that_a_resumed_function_returns_is_not_a_report(drive: Any) -> None:
     driver = drive("resumes_and_returns_status")
     driver.save_at(1)

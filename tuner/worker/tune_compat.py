@@ -224,15 +224,19 @@ def run_class(target: type, channel: Channel) -> None:
         for step in itertools.count(begin.first_step + 1):
             result = trainable.train()
             metrics = {name: value for name, value in result.items() if name != "config"}
-            reply = channel.report(step, scalars(metrics), resumable=resumable)
+            is_done = bool(result.get("done"))
+            reply = channel.report(step, scalars(metrics), resumable=resumable, last=is_done)
             if reply.flush:
                 kept.flush()
             if (reply.save or reply.keep) and resumable:
                 _save_class(trainable, begin, kept, step, reply)
             if reply.stop:
                 raise StopTraining(0)
-            if result.get("done"):
+            if is_done:
                 kept.flush()
+                # Without a checkpoint of its last step, a trial that can be resumed has to train this step again after a failure.
+                if resumable and not (reply.save or reply.keep):
+                    _save_class(trainable, begin, kept, step, Reply(stop=False, save=True))
                 return
     finally:
         trainable.cleanup()
