@@ -337,11 +337,53 @@ def test_evidence_predicts_the_best_metric_and_whether_the_target_is_met() -> No
     easy, hard = made(evidence=seen(), target=0.2), made(evidence=seen(), target=5.0)
     assert easy.target is not None
     assert hard.target is not None
-    assert (easy.target.met, hard.target.met) == (10, 0)
+    assert easy.target.chance > 0.99
+    assert hard.target.chance < 0.01
     assert easy.usd.expected < hard.usd.expected
     assert hard.best is not None
     assert 0.5 < hard.best.expected < 1.5
     assert made(target=0.2).target is None
+
+
+def accuracies() -> PaceEvidence:
+    """Build evidence of trials with accuracies from 0.4 to 0.9."""
+    curves = [tuple((step, 0.3 + 0.06 * number * step / 9) for step in (1, 3, 9)) for number in range(2, 11)]
+    trials = [SeenTrial(SPACE.sample(Random(len(curves))), 10 * NS, curve, 9) for curve in curves]
+    return of_trials(trials, source="history", delays=Delays(), jobs=["job_1"])
+
+
+@pytest.mark.parametrize(
+    ("evidence", "mode"),
+    [(seen(), "max"), (losses(), "min"), (accuracies(), "max")],
+    ids=["max", "min", "bounded"],
+)
+@pytest.mark.parametrize("usd", ["3", "30"])
+def test_chance_of_the_target_follows_from_the_interval_of_the_best(
+    evidence: PaceEvidence, mode: Mode, usd: str
+) -> None:
+    best = made(evidence=evidence, mode=mode, usd=usd).best
+    assert best is not None
+    ends = [best.low, best.expected, best.high]
+    plans = [made(evidence=evidence, mode=mode, usd=usd, target=target) for target in ends]
+    chances = [plan.target.chance for plan in plans if plan.target is not None]
+    assert chances == pytest.approx([0.9, 0.5, 0.1] if mode == "max" else [0.1, 0.5, 0.9])
+    assert [plan.best for plan in plans] == [best] * 3
+
+
+def test_chance_falls_with_the_target_and_is_zero_beyond_the_bounds_of_the_metric() -> None:
+    plans = [made(evidence=accuracies(), target=target) for target in (0.5, 0.8, 0.9, 0.95, 1.0, 1.01, 90)]
+    chances = [plan.target.chance for plan in plans if plan.target is not None]
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] > 0.99
+    assert chances[-3] > 0
+    assert chances[-2:] == [0, 0]
+
+
+def test_chance_is_one_or_zero_if_all_trials_are_equal() -> None:
+    trials = [SeenTrial(SPACE.sample(Random(n)), 10 * NS, ((1, 7.0), (9, 7.0)), 9) for n in range(12)]
+    evidence = of_trials(trials, source="history", delays=Delays(), jobs=["job_1"])
+    plans = [made(evidence=evidence, target=target) for target in (6.9, 7.0, 7.1)]
+    assert [plan.target.chance for plan in plans if plan.target is not None] == [1, 1, 0]
 
 
 def test_diverged_trial_does_not_change_the_expected_best() -> None:
@@ -352,9 +394,9 @@ def test_diverged_trial_does_not_change_the_expected_best() -> None:
     assert plan.best.low >= 0
     assert plan.best.expected == pytest.approx(usual.best.expected, abs=0.1)
     assert known.place_spread < 0.5
-    assert made(evidence=losses(diverged=1e6), mode="min", target=0.02).target == (
-        made(evidence=losses(), mode="min", target=0.02).target
-    )
+    target = made(evidence=losses(diverged=1e6), mode="min", target=0.02).target
+    assert target is not None
+    assert target.chance < 0.01
 
 
 @pytest.mark.parametrize(

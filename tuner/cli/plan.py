@@ -20,7 +20,7 @@ from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
-    from tuner.schemas.plan import Plan, PlanChance, Range
+    from tuner.schemas.plan import Plan, PlanChance, PlanTarget, Range
 
 CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
 
@@ -141,7 +141,7 @@ def _summary(answer: Plan) -> RenderableType:
     return table
 
 
-def _chance(chance: PlanChance) -> str:
+def _chance(chance: PlanChance | PlanTarget) -> str:
     return f"{chance.chance:.0%}"
 
 

@@ -47,7 +47,7 @@ class PlannedRung:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How many of the simulated runs met a limit or a target."""
+    """How many of the simulated runs met a limit."""
 
     met: int
     runs: int
@@ -55,6 +55,13 @@ class Chance:
     @property
     def chance(self) -> float:
         return self.met / self.runs
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChance:
+    """The chance that the job reaches its target, from the same distribution as the interval of the expected best metric."""
+
+    chance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +151,9 @@ class JobPlan:
     ends: Mapping[str, int]  #: The number of runs that ended for each reason.
     deadline_seconds: float | None  #: The deadline or the wall-clock limit, the earlier of the two.
     in_time: Chance | None
-    target: Chance | None
-    best: (
-        Spread | None
-    )  #: The best value of the objective's metric, as trials report it. None if no run has a score.
+    target: TargetChance | None
+    #: The best value of the objective's metric that the budget buys, if the job does not end at its target. None if no run has a score.
+    best: Spread | None
     checkpoints: PlannedCheckpoints
     choices: tuple[SettingChoice, ...]
     alternatives: tuple[Alternative, ...]

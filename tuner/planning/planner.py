@@ -18,7 +18,7 @@ from tuner.planning import alternatives, choices
 from tuner.planning.alternatives import RUNS, SURE_ENOUGH, MachineCandidate, in_time
 from tuner.planning.pace_evidence import PaceEvidence
 from tuner.planning.paces import Paces
-from tuner.planning.plan import Chance, Inputs, JobPlan, PlannedRung, SettingChoice, Spread
+from tuner.planning.plan import Chance, Inputs, JobPlan, PlannedRung, SettingChoice, Spread, TargetChance
 from tuner.planning.simulations import (
     Setting,
     Simulate,
@@ -86,6 +86,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     shown = tuple(replace(compared.shown, chosen=compared is choice) for compared in offered)
     forecast = _forecast(spec, setting, runs)
     on_time = in_time(runs, limit_ns)
+    best_place = _best_place(setting, runs, simulate)
     checkpoints = choices.checkpoints(setting, spec)
     others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)
     reason = alternatives.why_chosen(
@@ -100,8 +101,8 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
         ends=dict(sorted(Counter(str(run.reason) for run in runs if run.reason is not None).items())),
         deadline_seconds=None if limit_ns is None else limit_ns / NS,
         in_time=on_time,
-        target=_target(spec, setting, runs),
-        best=_best(spec, setting.paces, runs),
+        target=_target(spec, paces, best_place),
+        best=_best(spec, paces, best_place),
         checkpoints=checkpoints,
         choices=(
             SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
@@ -207,18 +208,17 @@ def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: in
     return Spread(*((end if limit is None else min(end, limit)) / unit for end in ends))
 
 
-def _target(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -> Chance | None:
-    """Return how many runs reached the job's target. Return None if the job has no target, or if no learning curves are known."""
-    if spec.objective.target is None or not setting.paces.knows_curves:
-        return None
-    return Chance(sum(run.reason == "target" for run in runs), len(runs))
+def _best_place(setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate) -> NormalDist | None:
+    """Return the distribution of the place of the best score that the budget buys, or None if no run has a score.
 
-
-def _best(spec: JobSpec, paces: Paces, runs: Sequence[SimulatedOutcome]) -> Spread | None:
-    """Return the expected best metric and its 80 % interval, which includes the error of the simulation itself (`Paces.best_error`).
-
-    A whole job has as many trials as several scaled-down runs together, so its best score is the best of as many runs.
+    It includes the error of the simulation itself (`Paces.best_error`). A run that reached the target says little about the best score, because it
+    ended there. So a job with a target is simulated again without it. A whole job has as many trials as several scaled-down runs together, so its
+    best score is the best of as many runs.
     """
+    paces, objective = setting.paces, setting.spec.objective
+    if objective.target is not None:
+        spec = replace(setting.spec, objective=replace(objective, target=None))
+        runs = replace(setting, spec=spec).runs(simulate, RUNS)
     known = [(run.best, run.size) for run in runs if run.best is not None and math.isfinite(run.best)]
     if not known:
         return None
@@ -227,13 +227,35 @@ def _best(spec: JobSpec, paces: Paces, runs: Sequence[SimulatedOutcome]) -> Spre
         paces.scale.place(max(scores[first : first + min(len(known), max(1, round(size)))]))
         for first, (_, size) in enumerate(known)
     ]
-    expected = fmean(places)
-    reach = NormalDist().inv_cdf(0.9) * math.hypot(pstdev(places), paces.best_error)
+    return NormalDist(fmean(places), math.hypot(pstdev(places), paces.best_error))
+
+
+def _best(spec: JobSpec, paces: Paces, place: NormalDist | None) -> Spread | None:
+    """Return the expected best metric and its 80 % interval."""
+    if place is None:
+        return None
+    reach = NormalDist().inv_cdf(0.9) * place.stdev
     low, middle, high = (
-        spec.objective.score(paces.scale.score(place))
-        for place in (expected - reach, expected, expected + reach)
+        spec.objective.score(paces.scale.score(end))
+        for end in (place.mean - reach, place.mean, place.mean + reach)
     )
     return Spread(middle, min(low, high), max(low, high))
+
+
+def _target(spec: JobSpec, paces: Paces, place: NormalDist | None) -> TargetChance | None:
+    """Return the chance that the best score reaches the job's target.
+
+    Return None if the job has no target, or if no learning curves are known.
+    """
+    if spec.objective.target is None or place is None or not paces.knows_curves:
+        return None
+    target = spec.objective.score(spec.objective.target)
+    if target > paces.scale.clip(target):  # no score is there
+        return TargetChance(0.0)
+    aim = paces.scale.place(target)
+    if place.stdev == 0:
+        return TargetChance(float(place.mean >= aim))
+    return TargetChance(1 - place.cdf(aim))
 
 
 def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:

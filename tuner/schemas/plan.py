@@ -121,6 +121,12 @@ class PlanChance(Answer):
     runs: int
 
 
+class PlanTarget(Answer):
+    """The chance that the job reaches its target."""
+
+    chance: Six
+
+
 class PlanAlternative(Answer):
     """A machine that the plan considered.
 
@@ -229,7 +235,7 @@ class Plan(Answer):
     ends: dict[str, int]
     deadline_seconds: Six | None
     in_time: PlanChance | None
-    target: PlanChance | None
+    target: PlanTarget | None
     best: Range | None
     checkpoints: PlanCheckpoints
     choices: list[PlanChoice]

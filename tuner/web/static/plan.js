@@ -11,7 +11,7 @@ export function planDisplay(plan) {
     ["Trials", figure(Math.round(plan.trials.expected)), `${figure(plan.trials.low)} to ${figure(plan.trials.high)}`],
   ];
   if (plan.best) facts.push(["Best", figure(plan.best.expected), `${figure(plan.best.low)} to ${figure(plan.best.high)}`]);
-  if (plan.target) facts.push(["Meets the target", share(plan.target.chance), `${plan.target.met} of ${plan.target.runs} runs`]);
+  if (plan.target) facts.push(["Meets the target", share(plan.target.chance), ""]);
   return h("div", {},
     h("dl", { class: "facts" }, facts.map(([name, value, range]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("div", { class: "soft small" }, range))))),
     warningList(plan.warnings),
