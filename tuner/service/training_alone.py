@@ -44,12 +44,10 @@ class LocalTraining:
     metric: str | None = None  #: The metric under which an Optuna objective's value is reported.
     #: The path of the checkpoint and the configuration of the trial that this training learns from. None without one.
     teacher: Mapping[str, Any] | None = None
-    usd_per_hour: float | None = (
-        None  #: The price of a trial's share of the job's machine. None if it is not known.
-    )
-    serving_metrics: Sequence[
-        str
-    ] = ()  #: The metrics about serving that the job's objectives or constraints name.
+    #: The price of a trial's share of the job's machine. None if it is not known.
+    usd_per_hour: float | None = None
+    #: The metrics about serving that the job's objectives or constraints name.
+    serving_metrics: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
