@@ -264,8 +264,11 @@ def test_probe_leaves_no_processes_or_temporary_files(modules: Path) -> None:
 
 def test_texts_that_are_not_valid_unicode_are_replaced(modules: Path) -> None:
     (modules / "probed_named.py").write_text("raise FileNotFoundError('caf\\udce9.csv')\n")
+    space = "SEARCH_SPACE = {'caf\\udce9': ['caf\\udce9']}\n"
+    # Python 3.13 can parse a module with such a docstring, but not import it.
+    (modules / "probed_listed.py").write_text(space + "def train(config):\n    'caf\\udce9'\n")
     (modules / "probed_spaces.py").write_text(
-        "SEARCH_SPACE = {'caf\\udce9': ['caf\\udce9']}\ndef train(config):\n    'caf\\udce9'\n"
+        space + "def train(config):\n    pass\ntrain.__doc__ = 'caf\\udce9'\n"
     )
     service = fakes.service_in(modules / "home")
     settings = replace(service.settings, allowed_modules=("*",))
@@ -277,7 +280,7 @@ def test_texts_that_are_not_valid_unicode_are_replaced(modules: Path) -> None:
     assert (shown["doc"], shown["search_space"]) == ("caf?", {"caf?": ["caf?"]})
     listed = client.get("/v1/trainables").json()["items"]
     assert [
-        (item["doc"], item["search_space"]) for item in listed if "probed_spaces" in item["trainable"]
+        (item["doc"], item["search_space"]) for item in listed if "probed_listed" in item["trainable"]
     ] == [(shown["doc"], shown["search_space"])]
     service.database.dispose()
 
