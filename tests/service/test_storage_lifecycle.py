@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
+from tests.copies import copy_job
 from tests.fakes import FakeService
 from tuner.api import response_cache
 from tuner.checkpoints.artifacts import TrialArtifacts
@@ -31,7 +32,7 @@ from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
 from tuner.driver.actuator import teacher_of
 from tuner.service.spend import spend_of
-from tuner.service.storage_lifecycle import REFUSALS, STEADY_NS, StorageLifecycle
+from tuner.service.storage_lifecycle import REFUSALS, STEADY_NS, StorageLifecycle, delete_artifacts
 from tuner.store import attempt_rows, best, exports, jobs, stored_files
 
 DAY_S = 24 * 3600
@@ -437,6 +438,43 @@ def test_storage_of_more_jobs_takes_no_more_statements(service: FakeService, cli
         counts.append(len(statements))
         assert [item["needed_by"] for item in items] == ["the job is queued"] * count
     assert counts[0] == counts[1] > 0
+
+
+def test_storage_of_more_ended_jobs_takes_no_more_statements(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
+) -> None:
+    confirm = {"candidates": 3, "seeds": 3}
+    impossible = [{"metric": "acc", "min": 99}]
+    kinds: list[dict[str, Any]] = [
+        {
+            "artifacts": {"retain": "best"},
+            "confirm": confirm,
+            "budget": {"usd": 0.004},
+            "algorithm": {"scheduler": "auto", "sampler": "random"},
+        },
+        {"artifacts": {"retain": "best"}, "constraints": impossible},
+        {"artifacts": {"retain": "front"}},
+        {"artifacts": {"retain": "none"}},
+    ]
+    ended = [finished(service, client, tmp_path, **kind) for kind in kinds]
+    clocks.one_pass()
+    clocks.pass_s(GRACE_NS / NS)
+    statements, counts, due = list[str](), list[int](), dict[str, int]()
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+    for copies in (0, 5):
+        for number, job in enumerate(ended if copies else []):
+            copy_job(service.database, job, copies, name=f"copy{number}of")
+        statements.clear()
+        due = {item["job"]: item["due_trials"] for item in client.get("/v1/storage").json()["items"]}
+        counts.append(len(statements))
+        assert len(due) == len(ended) * (copies + 1)
+    assert counts[0] == counts[1] > 0
+    for number, job in enumerate(ended):
+        retain = kinds[number]["artifacts"]["retain"]
+        of_copies = {due[f"job_copy{number}of{copy}"] for copy in range(1, 6)}
+        assert of_copies == {due[job]} == {delete_artifacts(service, job, retain).trials} != {0}
 
 
 def test_sizes_of_several_jobs_are_recorded_at_once(service: FakeService, client: TestClient) -> None:

@@ -8,14 +8,14 @@ an error of the storage, only delays the removal.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tuner.checkpoints.checkpoints import remove_trial_files
 from tuner.checkpoints.storage import Storage, explained
 from tuner.database.database import Connection
 from tuner.domain.errors import Conflict
-from tuner.domain.job import FINAL
+from tuner.domain.job import FINAL, JobSpec
 from tuner.domain.money import Money
 from tuner.domain.retention import Retain, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant
@@ -37,6 +37,7 @@ EVERY_S = 60.0
 MEASURE_NS = 15 * 60 * NS  # how often the files of a running job are measured
 LATER_NS = 600 * NS  # how long to wait before checking a job again if its files are due but still needed
 AT_ONCE = 200  # one pass measures at most this many jobs and removes the files of at most this many trials
+JOBS_A_QUERY = 10_000  # SQLite allows 32,766 variables in a statement, and a query may name each job twice
 REFUSALS = 3  # after this many errors of the storage, a pass gives up
 # A clock that is set wrongly must not make files due. Therefore no file is due until the clock has run for `STEADY_NS` without a jump of more
 # than `JUMP_NS`.
@@ -225,9 +226,10 @@ def _order_removal(
     Args:
         why: The reason that the audit log shows: `retention` or `request`.
     """
-    kept = stored_files.retained_trials(db, row.id, row.spec, retain)
-    if kept is None:
+    retained = stored_files.retained_trials(db, {row.id: row.spec}, retain)
+    if retained is None:
         return OrderedRemoval(row.id, retain, 0, 0)
+    kept = retained[row.id]
     stored = stored_files.trials_with_files(db, row.id)
     gone = {trial: attempt for trial, attempt in stored.items() if trial not in kept}
     exported = stored_files.exports_with_files(db, row.id)
@@ -297,11 +299,17 @@ def storage(service: Service, job: str | None = None) -> StorageView:
         for span in stored_files.spans(db, service.project, Instant(0), now, job):
             stored_ns = min(span.until or now, now) - span.since
             byte_ns[span.job] = byte_ns.get(span.job, 0) + span.size_bytes * stored_ns
+        rows, keeps_of = jobs.selected(db, which), dict[str, Retain]()
+        ended_specs: dict[Retain, dict[str, JobSpec]] = {}
+        for row in rows:
+            if row.ended_at is not None and row.state in FINAL:
+                keeps_of[row.id] = policy_of(service, row).keeps(row.ended_at, now)
+                ended_specs.setdefault(keeps_of[row.id], {})[row.id] = row.spec
+        due = _due_trials(db, ended_specs)
         items = []
-        for row in jobs.selected(db, which):
+        for row in rows:
             (size, measured_at), byte_time = sizes[row.id], byte_ns.get(row.id, 0)
             policy, ended = policy_of(service, row), row.ended_at if row.state in FINAL else None
-            keeps = None if ended is None else policy.keeps(ended, now)
             items.append(
                 StoredJob(
                     row.id,
@@ -312,8 +320,8 @@ def storage(service: Service, job: str | None = None) -> StorageView:
                     monthly(price, size),
                     policy,
                     needed.get(row.id),
-                    keeps,
-                    0 if keeps is None else _due_trials(db, row, keeps),
+                    keeps_of.get(row.id),
+                    due.get(row.id, 0),
                     None if ended is None else policy.next_change(ended, now),
                     gb_months(byte_time),
                     storage_cost(price, byte_time),
@@ -324,13 +332,22 @@ def storage(service: Service, job: str | None = None) -> StorageView:
     return StorageView(items, total, price, monthly(price, total))
 
 
-def _due_trials(db: Connection, row: JobRow, keeps: Retain) -> int:
-    """Return the number of trials that have recorded files or exports with files and are not retained."""
-    kept = stored_files.retained_trials(db, row.id, row.spec, keeps)
-    if kept is None:
-        return 0
-    exported = stored_files.exports_with_files(db, row.id).values()
-    return len({*stored_files.trials_with_files(db, row.id), *exported} - kept)
+def _due_trials(db: Connection, specs: Mapping[Retain, Mapping[str, JobSpec]]) -> dict[str, int]:
+    """Return the number of trials of each job that have recorded files or exports with files and are not retained.
+
+    Args:
+        specs: The jobs that have ended, by what they keep now and by id.
+    """
+    due = dict[str, int]()
+    for keeps, jobs_of in specs.items():
+        names = list(jobs_of)
+        for first in range(0, len(names), JOBS_A_QUERY):
+            chosen = {job: jobs_of[job] for job in names[first : first + JOBS_A_QUERY]}
+            kept = stored_files.retained_trials(db, chosen, keeps)
+            if kept is not None:
+                stored = stored_files.trials_with_files_or_exports(db, chosen)
+                due |= {job: len(stored[job] - kept[job]) for job in chosen}
+    return due
 
 
 def monthly(price: Money | None, size_bytes: int) -> Money | None:

@@ -6,7 +6,7 @@ two competing updates takes effect.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,7 +125,12 @@ def get(db: Connection, job: str, export: str) -> ExportRow:
 
 def of_job(db: Connection, job: str) -> list[ExportRow]:
     """Return the exports of a job, newest first."""
-    query = select(exports).where(exports.c.job == job).order_by(exports.c.export.desc())
+    return of_jobs(db, [job])
+
+
+def of_jobs(db: Connection, names: Collection[str]) -> list[ExportRow]:
+    """Return the exports of the jobs with these ids, newest first within each job."""
+    query = select(exports).where(exports.c.job.in_(names)).order_by(exports.c.job, exports.c.export.desc())
     return [_row(row) for row in db.execute(query)]
 
 

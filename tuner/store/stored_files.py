@@ -4,7 +4,21 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Select,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from tuner.database.tables import (
     attempt_usage,
@@ -139,51 +153,89 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
         db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
 
-def retained_trials(db: Connection, job: str, spec: JobSpec, retain: Retain) -> set[str] | None:
-    """Return the trials of a job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
+def retained_trials(
+    db: Connection, specs: Mapping[str, JobSpec], retain: Retain
+) -> dict[str, set[str]] | None:
+    """Return the trials of each job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
 
     If no trial is feasible, the result contains the trial that violates the constraints least, among the trials with a checkpoint. If the
     job trains its best configurations again (`confirm`), the result also contains all trials of these configurations, because the
     configuration that is confirmed as the best need not have the best single result.
+
+    Args:
+        specs: The jobs, by id.
     """
     if retain == "all":
         return None
+    kept: dict[str, set[str]] = {job: set() for job in specs}
     if retain == "none":
-        return set()
-    f = front.c
-    query = select(f.trial).where(f.job == job)
+        return kept
+    f, r = front.c, reports.c
     if retain == "best":
-        query = query.order_by(*BEST_FIRST).limit(1)
-    kept = set(db.execute(query).scalars())
-    if not kept:
-        r = reports.c
-        known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
+        known = _firsts(select(f.job, f.trial).where(f.job.in_(kept)), f.job, *BEST_FIRST)
+    else:
+        known = select(f.job, f.trial).where(f.job.in_(kept))
+    _add_trials(db, kept, known)
+    if infeasible := [job for job, trials_of in kept.items() if not trials_of]:
         saved = exists().where(same_trial(checkpoints, reports))
-        nearest = select(r.trial).where(*known, saved).order_by(r.violation, r.seq, r.step).limit(1)
-        kept = set(db.execute(nearest).scalars())
-    if spec.confirm is not None:
+        measured = select(r.job, r.trial).where(
+            r.job.in_(infeasible), r.value.is_not(None), r.violation.is_not(None), saved
+        )
+        _add_trials(db, kept, _firsts(measured, r.job, r.violation, r.seq, r.step))
+    if confirming := [job for job, spec in specs.items() if spec.confirm is not None]:
         t, other = trials.c, trials.alias().c
         again = exists().where(other.job == t.job, other.config == t.config, other.trial != t.trial)
-        kept |= set(db.execute(select(t.trial).where(t.job == job, again)).scalars())
+        _add_trials(db, kept, select(t.job, t.trial).where(t.job.in_(confirming), again))
     return kept
+
+
+def _firsts(rows: Select[Any], job: ColumnElement[str], *order: ColumnElement[Any]) -> Select[Any]:
+    """Return a query for the job and the trial of the first row of each job, in the given order."""
+    place = func.row_number().over(partition_by=job, order_by=order).label("place")
+    ranked = rows.add_columns(place).subquery()
+    return select(ranked.c.job, ranked.c.trial).where(ranked.c.place == 1)
+
+
+def _add_trials(db: Connection, by_job: dict[str, set[str]], query: Select[Any]) -> None:
+    """Add the trials that a query for pairs of job and trial returns."""
+    for job, trial in db.execute(query):
+        by_job[job].add(trial)
 
 
 def trials_with_files(db: Connection, job: str) -> dict[str, int]:
     """Return the number of each trial's newest attempt, for the trials that have recorded checkpoints or artifacts."""
-    c, u, a = checkpoints.c, attempt_usage.c, attempts.c
-    named = (
-        select(c.trial).where(c.job == job).union(select(u.trial).where(u.job == job, u.artifact_bytes > 0))
-    )
+    a = attempts.c
     newest = (
         select(a.trial, func.max(a.attempt).label("attempt")).where(a.job == job).group_by(a.trial).subquery()
     )
-    named_trials = named.subquery()
+    named_trials = _with_files([job]).subquery()
     rows = db.execute(
         select(named_trials.c.trial, func.coalesce(newest.c.attempt, 0).label("attempt")).outerjoin(
             newest, newest.c.trial == named_trials.c.trial
         )
     )
     return {row.trial: row.attempt for row in rows}
+
+
+def trials_with_files_or_exports(db: Connection, names: Collection[str]) -> dict[str, set[str]]:
+    """Return the trials of each of these jobs that have recorded checkpoints or artifacts, or exports with files."""
+    by_job: dict[str, set[str]] = {job: set() for job in names}
+    for job, trial in db.execute(_with_files(names)):
+        by_job[job].add(trial)
+    for row in exports.of_jobs(db, names):
+        if _has_files(row):
+            by_job[row.job].add(row.trial)
+    return by_job
+
+
+def _with_files(names: Collection[str]) -> CompoundSelect[Any]:
+    """Return a query for the job and the trial of each trial of these jobs that has recorded checkpoints or artifacts."""
+    c, u = checkpoints.c, attempt_usage.c
+    return (
+        select(c.job, c.trial)
+        .where(c.job.in_(names))
+        .union(select(u.job, u.trial).where(u.job.in_(names), u.artifact_bytes > 0))
+    )
 
 
 def attempted_trials(db: Connection, job: str) -> dict[str, int]:
@@ -195,8 +247,11 @@ def attempted_trials(db: Connection, job: str) -> dict[str, int]:
 
 def exports_with_files(db: Connection, job: str) -> dict[str, str]:
     """Return the exports of the job that have files, each with its trial, by export id."""
-    rows = exports.of_job(db, job)
-    return {row.id: row.trial for row in rows if any(each["file"] for each in row.result.get("variants", ()))}
+    return {row.id: row.trial for row in exports.of_job(db, job) if _has_files(row)}
+
+
+def _has_files(export: exports.ExportRow) -> bool:
+    return any(each["file"] for each in export.result.get("variants", ()))
 
 
 def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
