@@ -644,6 +644,20 @@ def test_predicted_accuracy_stays_below_one() -> None:
     assert 0.93 < plan.best.expected < 0.995
 
 
+@pytest.mark.parametrize(
+    ("times", "mode", "warns"),
+    [(100, "max", True), (1, "max", False), (60, "max", False), (1000, "max", False), (-100, "min", False)],
+)
+def test_plan_warns_if_a_percentage_would_exceed_100(times: float, mode: Mode, warns: bool) -> None:
+    """The best of the trials ends at 0.9 times the factor."""
+    trials = [
+        replace(trial, curve=tuple((step, times * score) for step, score in trial.curve))
+        for trial in accuracies().trials
+    ]
+    plan = made(evidence=of_trials(trials, source="history", delays=Delays(), jobs=["job_1"]), mode=mode)
+    assert any("auc is at most 100" in warning for warning in plan.warnings) is warns
+
+
 def test_plan_has_as_many_trials_as_the_budget_allows() -> None:
     for trials in (40, 333):
         plan = made(usd="10000", trials=trials)

@@ -87,6 +87,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     forecast = _forecast(spec, setting, runs)
     on_time = in_time(runs, limit_ns)
     best_place = _best_place(setting, runs, simulate)
+    best = _best(spec, paces, best_place)
     checkpoints = choices.checkpoints(setting, spec)
     others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)
     reason = alternatives.why_chosen(
@@ -102,7 +103,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
         deadline_seconds=None if limit_ns is None else limit_ns / NS,
         in_time=on_time,
         target=_target(spec, paces, best_place),
-        best=_best(spec, paces, best_place),
+        best=best,
         checkpoints=checkpoints,
         choices=(
             SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
@@ -115,6 +116,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
             *_of_evidence(spec, setting),
             *_of_limits(spec, forecast, on_time, limit_ns),
             *_of_curves(spec, setting),
+            *_of_percent(spec, paces, best),
         ),
         inputs=Inputs(
             evidence,
@@ -320,4 +322,18 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield (
             f"the plan draws configurations at random; those that the sampler {spec.algorithm.sampler} chooses may take more or "
             "less time"
+        )
+
+
+def _of_percent(spec: JobSpec, paces: Paces, best: Spread | None) -> Iterator[str]:
+    """Warn if the metric may be a percentage and the interval of its best value exceeds 100.
+
+    The interval is not limited, because a reward may have the same values and no such bound.
+    """
+    scores = [score for trial in paces.evidence.curves for _, score in trial.curve]
+    may_be_percent = spec.objective.mode == "max" and all(0 <= score <= 100 for score in scores)
+    if best is not None and may_be_percent and max(scores, default=0) > 1 and best.high > 100:
+        yield (
+            f"the expected best {spec.objective.metric} is at most 100 if it is a percentage, which the plan cannot know: "
+            "report it as a share from 0 to 1, which a plan does not exceed"
         )
