@@ -73,7 +73,10 @@ def bill(database: Database, job: str) -> dict[CostKind, Cost]:
 def check_alike(database: Database, simulated: SimulatedRun, kept: SimulatedRun) -> None:
     assert simulated.restarts == kept.restarts > 0
     assert outcome(kept) == outcome(simulated)
-    assert list(kept.journal.events()) == list(simulated.journal.events())
+    # Compare texts, because in Python 3.13 dataclasses with NaN in a field are not equal.
+    assert [repr(event) for event in kept.journal.events()] == [
+        repr(event) for event in simulated.journal.events()
+    ]
     assert kept.journal.account() == simulated.journal.account()
     assert bill(database, kept.loop_config.job) == bill_in_memory(simulated.journal)
 
