@@ -69,7 +69,7 @@ ENDS = {
     "leaves_threads": ("ended", ""),
     "closes_standard_streams": ("ended", ""),
     "exits_with_a_huge_status": ("failed", "exit"),
-    "raises_an_unprintable_error": ("failed", ""),
+    "raises_an_unprintable_error": ("failed", "_Unprintable has no text"),
     "raises_an_error_with_surrogates": ("failed", ""),
     "restarts_its_training_loop": ("failed", "an earlier training of this trial has already reported steps"),
     "dies_in_the_middle_of_a_message": ("failed", "was killed by SIGKILL"),

@@ -172,6 +172,26 @@ def raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not there")
 
 
+def raises_without_output(config: dict[str, Any]) -> None:
+    """Raise inside a `with` that closes the file to which standard error was redirected."""
+    with open("log.txt", "w") as sys.stderr:
+        raise ValueError("the data is not there")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raises_unprintably(config: dict[str, Any]) -> None:
+    raise Unprintable
+
+
+def exits_without_output(config: dict[str, Any]) -> None:
+    with open("log.txt", "w") as sys.stderr:
+        sys.exit("no GPU was found")
+
+
 def opens_a_relative_file(config: dict[str, Any]) -> None:
     Path("data/train.npy").read_bytes()
 

@@ -224,6 +224,8 @@ FAILURES = [
     ("exits_politely", "exited", "exit status 4"),
     ("kills_itself", "killed", "SIGKILL"),
     ("kills_itself_in_real_time", "killed", "signal 40"),
+    ("raises_without_output", "raised", "the data is not there"),
+    ("raises_unprintably", "raised", "Unprintable has no text: its __str__ raised RuntimeError"),
     ("no_such_function", "import", "no_such_function"),
     ("not_callable", "import", "not a function"),
     ("not_awaited", "import", "is an async function"),
@@ -275,8 +277,9 @@ def test_error_in_a_thread_of_the_supervisor_fails_the_attempt(
     assert "in fail" in error["traceback"]
 
 
-def test_message_with_which_user_code_exits_is_shown(drive: Any) -> None:
-    driver = drive("exits_with_a_message")
+@pytest.mark.parametrize("case", ["exits_with_a_message", "exits_without_output"])
+def test_message_with_which_user_code_exits_is_shown(drive: Any, case: str) -> None:
+    driver = drive(case)
     driver.begin()
     error = driver.until_state("failed")["error"]
     assert "exit status 1" in error["message"]

@@ -254,11 +254,19 @@ def refuse_at_import(name: str) -> None:
 def message_at_import(error: BaseException) -> str:
     """Return the message of an error that user code raised while it was imported, with advice if the code ended its process."""
     if not isinstance(error, SystemExit):
-        return str(error)
+        return text_of(error)
     return (
         f"the code ended its process with {error.code!r} while it was imported. If it parses a command line, as with argparse, do so below "
         "`if __name__ == '__main__'`: a trial gets no arguments, but its values in `config`"
     )
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`. If the class of user code fails to produce a text, return which error it raised."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"{type(value).__name__} has no text: its __str__ raised {type(error).__name__}"
 
 
 def begin_message(begin: BeginMessage) -> bytes:

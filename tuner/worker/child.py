@@ -94,7 +94,7 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
     except StopTraining:
         pass
     except BaseException:
-        traceback.print_exc()
+        _print(traceback.format_exc())
         code = 1
     _exit(code)
 
@@ -173,10 +173,17 @@ def _run(channel: Channel, package: str) -> None:
 
 def _exit_as_python(code: object) -> NoReturn:
     """End this process as Python does after `sys.exit(code)`: a code that is not a number is printed to standard error, and the status is 1."""
-    with contextlib.suppress(Exception):
-        if code is not None and not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")
+    if code is not None and not isinstance(code, int):
+        _print(f"{words.text_of(code)}\n")
     _exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _print(text: str) -> None:
+    """Print to standard error, or to the original one if user code has closed or replaced it by something that fails. Ignore errors."""
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(Exception):
+            print(text, end="", file=stream)
+            return
 
 
 def _join_ranks(variables: Mapping[str, str]) -> None:
@@ -334,11 +341,11 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
 def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
     if isinstance(error, ProgramFailed):
         text = error.output  # a traceback would show only the service's own code
-        sys.stderr.write(f"{error}\n")
+        _print(f"{error}\n")
     else:
-        traceback.print_exc()
         text = "".join(traceback.format_exception(error))
-    message = words.message_at_import(error) if kind == "import" else str(error)
+        _print(text)
+    message = words.message_at_import(error) if kind == "import" else words.text_of(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
     if fix := _fix(error, channel.begin):
