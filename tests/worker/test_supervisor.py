@@ -286,6 +286,17 @@ def test_message_with_which_user_code_exits_is_shown(drive: Any, case: str) -> N
     assert "no GPU was found" in error["traceback"]
 
 
+@pytest.mark.parametrize(
+    ("config", "status"), [({}, 0), ({"returns": 5.0}, 0), ({"raises": True}, 1)], ids=str
+)
+def test_forked_copy_of_the_process_does_not_end_the_attempt(
+    drive: Any, config: dict[str, Any], status: int
+) -> None:
+    driver = drive("forks")
+    driver.run_to(2, config=config)
+    assert [report["metrics"] for report in driver.reports] == [{"acc": 1.0, "status": status}] * 2
+
+
 def test_missing_module_is_named(drive: Any) -> None:
     driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()

@@ -154,21 +154,33 @@ def run_batch(entry: str, listener_fd: int, package: str) -> NoReturn:
 def _run(channel: Channel, package: str) -> None:
     _join_ranks(channel.begin.variables)
     _limit_joblib()
+    process = os.getpid()
     try:
         target = load(channel.begin.entry, package)
     except BaseException as error:
+        if os.getpid() != process:
+            raise  # a process that user code forked must not end the attempt
         _fail(channel, error, kind="import")
         return
     try:
-        train(target, channel)
+        train(target, channel, returned=lambda: _exit_if_forked(process))
     except StopTraining:
         raise
     except SystemExit as error:
         _exit_as_python(error.code)
     except BaseException as error:
+        if os.getpid() != process:
+            raise
         _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
     else:
+        _exit_if_forked(process)
         channel.ended()
+
+
+def _exit_if_forked(process: int) -> None:
+    """Exit if this is not the child `process`, but a process that user code forked from it. Its output is not that of the attempt."""
+    if os.getpid() != process:
+        _exit(0)
 
 
 def _exit_as_python(code: object) -> NoReturn:
@@ -285,11 +297,19 @@ def import_fix(error: ModuleNotFoundError, entry: str) -> str:
     return f"Install {name.partition('.')[0]} where the service and its workers run"
 
 
-def train(target: Callable[..., Any], channel: Channel) -> None:
+def train(
+    target: Callable[..., Any], channel: Channel, *, returned: Callable[[], object] = lambda: None
+) -> None:
     """Run the attempt: an export, or a trainable, which may be a function, a class of Ray Tune or an Optuna objective.
 
     User code may report in any of Ray Tune's ways. Its exceptions propagate. If the GPUs that its module chose were not accepted, say so in
     its output.
+
+    Args:
+        target: The trainable. It is not used for an export.
+        channel: The channel to the supervisor.
+        returned: Called when a function or an objective has returned, before its output is reported. It is not called for a generator,
+            whose code has not run yet.
     """
     if gpus_refused is not None:
         with contextlib.suppress(Exception):  # user code may have closed its output
@@ -312,9 +332,16 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     if begin.kind == "optuna":
         from tuner.worker.objective import run_objective  # imports Optuna, so only when needed
 
-        run_objective(target, channel)
+        run_objective(lambda trial: _output(target, trial, returned), channel)
         return
-    session.take_output(target(dict(channel.begin.config)))
+    session.take_output(_output(target, dict(channel.begin.config), returned))
+
+
+def _output(target: Callable[..., Any], argument: object, returned: Callable[[], object]) -> Any:
+    output = target(argument)
+    if not inspect.isgenerator(output):
+        returned()
+    return output
 
 
 def _fix(error: BaseException, begin: words.BeginMessage) -> str:
