@@ -66,7 +66,6 @@ ENDS = {
         "because the fork server that started it ended (SIGKILL",
     ),
     "leaves_daemons": ("ended", ""),
-    "leaves_threads": ("ended", ""),
     "closes_standard_streams": ("ended", ""),
     "exits_with_a_huge_status": ("failed", "exit"),
     "raises_an_unprintable_error": ("failed", "_Unprintable has no text"),

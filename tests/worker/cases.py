@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,12 @@ def forks(config: dict[str, Any]) -> Any:
         for _ in run.steps():
             run.report(acc=1.0, status=status)
     return None
+
+
+def leaves_a_training_thread(config: dict[str, Any]) -> int:
+    """Train in a thread, and return an exit status without waiting for the thread."""
+    threading.Thread(target=ends_early, args=(config,)).start()
+    return 0
 
 
 def opens_a_relative_file(config: dict[str, Any]) -> None:

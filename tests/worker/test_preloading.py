@@ -501,7 +501,7 @@ def test_exit_handlers_that_an_attempt_registers_run_at_its_end(
         "atexit.register(print); Thread(target=writes).start()",
     ],
 )
-def test_threads_that_an_attempt_leaves_finish_their_work(
+def test_attempt_ends_when_the_threads_that_it_leaves_have_finished(
     start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, marker = f"leaves_{tmp_path.name}", tmp_path / "marker"
@@ -511,20 +511,24 @@ def test_threads_that_an_attempt_leaves_finish_their_work(
         f"def train(config):\n    {start}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(child, "EXIT_S", 600.0)
+    monkeypatch.setattr(child, "EXIT_S", 0.0)
     assert _run_child(f"{module}:train", tmp_path) == 0
     assert marker.exists()
 
 
 @pytest.mark.parametrize(
-    "start", ["threading.Thread(target=time.sleep, args=(600,)).start()", "atexit.register(time.sleep, 600)"]
+    "hang",
+    [
+        "threading.Thread(target=time.sleep, args=(600,)).start(); raise StopTraining(0)",
+        "atexit.register(time.sleep, 600)",
+    ],
 )
-def test_thread_or_exit_handler_that_hangs_is_ended(
-    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_exit_handler_or_thread_of_a_stopped_attempt_that_hangs_is_ended(
+    hang: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = f"hangs_at_exit_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(
-        f"import atexit, threading, time\ndef train(config):\n    {start}\n"
+        f"import atexit, threading, time\nfrom tuner.training import StopTraining\ndef train(config):\n    {hang}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(child, "EXIT_S", 0.01)

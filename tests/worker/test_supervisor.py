@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -295,6 +296,27 @@ def test_forked_copy_of_the_process_does_not_end_the_attempt(
     driver = drive("forks")
     driver.run_to(2, config=config)
     assert [report["metrics"] for report in driver.reports] == [{"acc": 1.0, "status": status}] * 2
+
+
+def test_reports_of_a_thread_that_outlives_the_function_are_recorded(drive: Any) -> None:
+    driver = drive("leaves_a_training_thread")
+    driver.begin(target_step=9, config={"scores": [1.0, 2.0, 3.0]})
+    assert driver.until_state("ended")["saved_step"] == 3
+    assert [report["metrics"] for report in driver.reports] == [{"acc": 1.0}, {"acc": 2.0}, {"acc": 3.0}]
+
+
+def test_training_in_a_thread_that_outlives_the_function_is_paused(
+    drive: Any, hanging_save: tuple[Event, Event]
+) -> None:
+    driver, (hangs, goes_on) = drive("leaves_a_training_thread"), hanging_save
+    driver.run_to(2, config={"scores": [1.0, 2.0, 3.0]})
+    child = psutil.Process(driver.supervisor.processes.pids[0])
+    driver.order("pause")
+    hangs.wait()
+    # The process ends before its checkpoint is stored. It must not report that the trial has ended.
+    child.wait()
+    goes_on.set()
+    assert driver.until_state("paused")["saved_step"] == 2
 
 
 def test_missing_module_is_named(drive: Any) -> None:

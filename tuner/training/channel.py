@@ -116,6 +116,7 @@ class Channel:
         self.step = begin.first_step  #: The last reported step.
         self.is_used_by_run = False  #: Whether a `SpotSafe` or an adapter sends the reports.
         self._connection = connection
+        self._is_stopped = False  # whether a reply has said that the attempt is over
         self._sending = threading.Lock()
         self._asked_at = 0.0
 
@@ -173,6 +174,7 @@ class Channel:
         reply = Reply(
             answer["type"] == "stop", *(bool(answer.get(name)) for name in ("save", "keep", "flush"))
         )
+        self._is_stopped = self._is_stopped or reply.stop
         if reply.stop and not reply.save and not reply.flush:
             raise StopTraining(0)
         return reply
@@ -193,7 +195,9 @@ class Channel:
         self._send({"type": "save_failed", "step": step, "detail": detail[:4000]})
 
     def ended(self) -> None:
-        self._send({"type": "ended"})
+        """Notify the supervisor that user code has returned. Do nothing if the attempt is over, because the supervisor knows how it ends."""
+        if not self._is_stopped:
+            self._send({"type": "ended"})
 
     def failed(self, error: str, message: str, traceback: str, *, kind: FailureKind = "raised") -> None:
         text = {"error": error[:8000], "message": message[:8000], "traceback": traceback[-8000:]}

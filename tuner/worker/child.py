@@ -15,6 +15,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
-EXIT_S = 1.0  # how long threads and exit handlers of user code may run after it has ended
+EXIT_S = 1.0  # how long exit handlers of user code may run after it has ended, and threads after it was stopped or has failed
 GPUS = "CUDA_VISIBLE_DEVICES"  # the variable by which Ray gives a worker its GPUs
 IMPORT_SEED = 0  # the fork server imports user code before it knows the seed of an attempt
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
@@ -163,7 +164,7 @@ def _run(channel: Channel, package: str) -> None:
         _fail(channel, error, kind="import")
         return
     try:
-        train(target, channel, returned=lambda: _exit_if_forked(process))
+        train(target, channel, returned=partial(_returned, process))
     except StopTraining:
         raise
     except SystemExit as error:
@@ -173,14 +174,21 @@ def _run(channel: Channel, package: str) -> None:
             raise
         _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
     else:
-        _exit_if_forked(process)
+        _returned(process)
         channel.ended()
 
 
-def _exit_if_forked(process: int) -> None:
-    """Exit if this is not the child `process`, but a process that user code forked from it. Its output is not that of the attempt."""
+def _returned(process: int) -> None:
+    """Wait for the threads of user code that has returned, because they may still report. Python waits for them at the end of a script.
+
+    This function sets no limit, because the driver ends a trial that does not report for too long. If this is not the child `process`, but
+    a process that user code forked from it, exit: its output is not that of the attempt.
+    """
     if os.getpid() != process:
         _exit(0)
+    own = threading.current_thread()
+    if any(thread is not own and not thread.daemon for thread in threading.enumerate()):
+        threading._shutdown()  # type: ignore[attr-defined]
 
 
 def _exit_as_python(code: object) -> NoReturn:
