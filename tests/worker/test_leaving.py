@@ -299,6 +299,7 @@ def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node,
     assert carried > 0
     paused = driver.end("pause")
     assert paused["part"]["step"] == 2
+    assert paused["usage"]["restored_bytes"] > 0
     begin(34, 2, 2)
     driver.reported(3)
     # A save seems to take long, so that the child really has long for it, however busy the machine is.

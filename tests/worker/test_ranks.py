@@ -28,6 +28,7 @@ from tuner.worker.actor import OtherActors
 from tuner.worker.child import NotTrainable, load
 from tuner.worker.process_tree import descendants
 from tuner.worker.ranks import OtherNodes, RankGroup, free_port
+from tuner.worker.restoring import size_of
 from tuner.worker.supervisor import Supervisor
 
 CASES = "tests.worker.rank_cases"
@@ -216,14 +217,19 @@ def test_end_of_the_lease_kills_all_ranks(drive: Any) -> None:
     assert not any(map(is_living, pids))
 
 
-def test_fsdp_training_on_two_nodes_stores_the_files_of_both(drive: Any, on_two_nodes: SecondNode) -> None:
+def test_fsdp_training_on_two_nodes_stores_the_files_of_both(
+    drive: Any, on_two_nodes: SecondNode, tmp_path: Path
+) -> None:
     config = {"fsdp": True}
     whole, parts = drive("trains", CASES), drive("trains", CASES)
     whole.run_to(4, config=config, **TWO)
     whole.end("stop")
     parts.save_at(2, config=config, **on_two_nodes.order)
     assert on_two_nodes.settles()
-    parts.run_to(4, restore=2, config=config, **on_two_nodes.order)
+    store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
+    size = size_of(store.fetch("trial_00000", CheckpointId(2, 1), tmp_path / "checkpoint"))
+    waiting = parts.run_to(4, restore=2, config=config, **on_two_nodes.order)
+    assert waiting["usage"]["restored_bytes"] == 2 * size, "each node downloads the checkpoint"
     parts.end("stop")
     assert losses(parts) == losses(whole)
     assert {report["metrics"]["ranks"] for report in parts.reports} == {2}

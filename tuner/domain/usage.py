@@ -28,7 +28,7 @@ class Usage:
     compute_ns: int | None = None  #: Training time up to the last report without `data_wait_ns`.
     saves: int | None = None  #: Checkpoints that became durable.
     saved_bytes: int | None = None  #: Total size of the checkpoints that `saves` counts.
-    restored_bytes: int | None = None  #: Size of the checkpoint that the attempt continued from.
+    restored_bytes: int | None = None  #: Size of the downloaded checkpoints, on all nodes.
     artifact_bytes: int | None = None  #: Size of the attempt's artifacts in the storage.
     #: Bytes that `tuner.training.dataset` downloaded. Data from the cache is not counted.
     data_read_bytes: int | None = None

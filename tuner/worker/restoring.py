@@ -56,9 +56,11 @@ class Restorer:
         into = attempt.directory / "restore"
         part = restored_part(store, attempt, into)
         if part is not None:
+            size = size_of(part.directory)
             with self._changed:
                 attempt.watch.switch("setup")
                 attempt.restored_from(part.step, carried_ns=part.trained_ns)
+                attempt.use.restored(size * attempt.nodes)
                 return part.directory
         checkpoint = restored(store, attempt, into) if attempt.order["restore_step"] else None
         older = older_than(checkpoint[0], store, attempt) if checkpoint is not None else frozenset()
@@ -68,7 +70,7 @@ class Restorer:
             if checkpoint is None:
                 return None
             attempt.restored_from(checkpoint[0], older)
-            attempt.use.restored(size)
+            attempt.use.restored(size * attempt.nodes)  # the other nodes download the same checkpoint
             return checkpoint[1]
 
     def give_teacher(self, attempt: RunningAttempt) -> None:
