@@ -189,6 +189,29 @@ def test_link_out_of_a_checkpoint_is_refused(tmp_path: Path, target: str, place:
     assert f"{place} is a link to a file outside the checkpoint" in unsafe_reason(step, tmp_path / "staging")
 
 
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_link_to_a_file_of_its_checkpoint_is_stored_as_a_file(tmp_path: Path, is_absolute: bool) -> None:
+    step = tmp_path / "staging/step"
+    (step / "inner").mkdir(parents=True)
+    (step / "epoch_3.pt").write_bytes(b"state")
+    (step / "inner/best.pt").symlink_to(step / "epoch_3.pt" if is_absolute else "../epoch_3.pt")
+    assert unsafe_reason(step, tmp_path / "staging") == ""
+    store(tmp_path).publish(TRIAL, 1, 3, step)
+    fetched = store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
+    assert (fetched / "inner/best.pt").read_bytes() == b"state"
+
+
+def test_link_that_is_placed_after_the_check_of_a_checkpoint_is_not_stored(
+    tmp_path: Path, outside: Path
+) -> None:
+    step = tmp_path / "staging/step"
+    step.mkdir(parents=True)
+    (step / "state.pt").symlink_to(outside)
+    with pytest.raises(FileNotFoundError, match="leads out of"):
+        Storage(str(tmp_path / "storage")).put_directory(step, (MANIFEST, b"{}"), "job_1", "step")
+    assert list((tmp_path / "storage").rglob("*.pt")) == []
+
+
 def test_save_whose_path_cannot_be_examined_fails_with_a_reason(tmp_path: Path) -> None:
     """The publisher must return, because the attempt waits for the outcome of its save."""
     attempt = cast(RunningAttempt, SimpleNamespace(trial=TRIAL, staging=tmp_path))

@@ -350,7 +350,7 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         for file in (file for file in source.rglob("*") if file.is_file()):
-            _link_or_copy(file, partial / file.relative_to(source))
+            _link_or_copy(_resolved(file, source), partial / file.relative_to(source))
         (partial / last).write_bytes(data)
         for path in [*partial.rglob("*"), partial]:
             _sync(path)
@@ -363,7 +363,19 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
         raise
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def _resolved(file: Path, folder: Path) -> str:
+    """Return the path of a file of `folder` without symbolic links, because a hard link to a symbolic link would not have its content.
+
+    Raises:
+        FileNotFoundError: The file is outside `folder`. User code may have placed a link to a file of others after links were checked.
+    """
+    own, real = os.path.realpath(folder), os.path.realpath(file)
+    if not real.startswith(f"{own}{os.sep}"):
+        raise FileNotFoundError(errno.ENOENT, f"a symbolic link in this path leads out of {own}", str(file))
+    return real
+
+
+def _link_or_copy(source: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
