@@ -62,7 +62,7 @@ class RecordingHome(Home):
     def place(self, step: int, part: int = 0) -> Path:
         return self._directory / f"step_{step}"
 
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
         self.saves.append((step, ", ".join(sorted(file.name for file in path.iterdir()))))
 
     def failed(self, step: int, error: Exception) -> None:

@@ -179,17 +179,16 @@ class Channel:
             raise StopTraining(0)
         return reply
 
-    def saved(self, step: int, path: str, seconds: float, *, part: int = 0) -> None:
+    def saved(self, step: int, path: str, *, part: int = 0) -> None:
         """Notify the supervisor that a checkpoint directory is complete. The supervisor owns the directory from then on.
 
         Args:
             step: The last finished step.
             path: The directory.
-            seconds: How long the checkpoint took to write.
             part: 0 if the checkpoint has the state at the end of `step`. Otherwise it has a state in the middle of the next step, and
                 `part` counts such checkpoints of the attempt, from 1.
         """
-        self._send({"type": "saved", "step": step, "part": part, "path": path, "seconds": seconds})
+        self._send({"type": "saved", "step": step, "part": part, "path": path})
 
     def save_failed(self, step: int, detail: str) -> None:
         self._send({"type": "save_failed", "step": step, "detail": detail[:4000]})

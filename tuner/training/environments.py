@@ -111,8 +111,8 @@ class Home(ABC):
         return error
 
     @abstractmethod
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
-        """Take over the complete checkpoint in `path`, which took `seconds` to write."""
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
+        """Take over the complete checkpoint in `path`."""
 
     def failed(self, step: int, error: Exception) -> None:
         """Report a failed save to the service. Without the service, raise the error, so that the user notices it."""
@@ -171,8 +171,8 @@ class Supervised(Home):
     def place(self, step: int, part: int = 0) -> Path:
         return self._staging / (f"step_{step:08d}-part{part}" if part else f"step_{step:08d}")
 
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
-        self._channel.saved(step, str(path), seconds, part=part)
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
+        self._channel.saved(step, str(path), part=part)
 
     def failed(self, step: int, error: Exception) -> None:
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
@@ -206,7 +206,7 @@ class Alone(Home):
         assert self._dir is not None
         return self._dir / f"{WRITING}{step:08d}_{time.monotonic_ns()}"
 
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
         from tuner.training import checkpoint  # imports torch, which adapters for other libraries do not need
 
         assert self._dir is not None
@@ -254,7 +254,7 @@ class PlainTune(Home):
         self._folder = tempfile.TemporaryDirectory(prefix="spot-safe-", ignore_cleanup_errors=True)
         return Path(self._folder.name) / f"step_{step:08d}"
 
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
         """Report the step with its checkpoint to Tune, then remove the checkpoint, because Tune keeps a copy of its own.
 
         If Tune stops the trial, `ray.tune.report` raises SystemExit. The checkpoint is removed in this case, too.

@@ -8,7 +8,6 @@ import atexit
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ class FrameworkRun:
             self.step = int(json.loads((self.restored / STEP_FILE).read_text())["step"])
         self._reply = Reply(stop=False, save=False)
         self._part, self._parts = 0, 0
-        self._kept: tuple[int, Path, float] | None = None
+        self._kept: tuple[int, Path] | None = None
         # The last step for which a checkpoint was passed to the service or could not be written. 0 if there is none.
         self._last_saved = 0
 
@@ -180,25 +179,24 @@ class FrameworkRun:
 
     def _announce_kept(self) -> None:
         if self._kept is not None:
-            (step, place, seconds), self._kept = self._kept, None
+            (step, place), self._kept = self._kept, None
             self._last_saved = step
-            self._home.saved(step, place, seconds)
+            self._home.saved(step, place)
 
     def _write(self, write: Callable[[Path], object], *, announce: bool, by_first: bool = False) -> None:
         self._home.phase("checkpoint")
-        began, place = time.monotonic(), self._home.place(self.step, self._part)
+        place = self._home.place(self.step, self._part)
         error = self._home.joint_error(self._write_error(write, place, by_first=by_first))
-        seconds = time.monotonic() - began
         if announce and not self._part:
             self._last_saved = self.step
         if error is not None:
             self._home.failed(self.step, error)
         elif announce:
-            self._home.saved(self.step, place, seconds, self._part)
+            self._home.saved(self.step, place, self._part)
         else:
             if self._kept is not None:
                 shutil.rmtree(self._kept[1], ignore_errors=True)
-            self._kept = self.step, place, seconds
+            self._kept = self.step, place
 
     def _write_error(
         self, write: Callable[[Path], object], place: Path, *, by_first: bool

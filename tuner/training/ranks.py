@@ -215,9 +215,9 @@ class SharedHome(Home):
         rank, text = errors[0]
         return OSError(f"rank {rank} could not save: {text}")
 
-    def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
+    def saved(self, step: int, path: Path, part: int = 0) -> None:
         if self._is_first:
-            self._home.saved(step, path, seconds, part)
+            self._home.saved(step, path, part)
 
     def failed(self, step: int, error: Exception) -> None:
         if self._is_first:

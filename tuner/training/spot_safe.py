@@ -3,7 +3,6 @@
 import os
 import shutil
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -360,16 +359,14 @@ class SpotSafe:
 
         This may run in a background thread, in which an exception would go unnoticed. Therefore the exception is stored, and `_wait` raises it.
         """
-        began = time.monotonic()
         path, error = self._written(state, step, part)
-        seconds = time.monotonic() - began
         try:
             error = self._home.joint_error(error)
             if error is not None:
                 self._home.failed(step, error)
             else:
                 assert path is not None
-                self._home.saved(step, path, seconds, part)
+                self._home.saved(step, path, part)
         except Exception as fatal:
             self._save_error = fatal
 

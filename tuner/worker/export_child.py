@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
 from tuner.training.channel import Channel, StopTraining
@@ -52,8 +51,8 @@ def run_export(channel: Channel) -> None:
 
 
 def _save(channel: Channel, step: int, paths: list[Path]) -> None:
-    began, folder = time.monotonic(), Path(channel.begin.staging) / f"step_{step:08d}"
+    folder = Path(channel.begin.staging) / f"step_{step:08d}"
     folder.mkdir()
     for path in paths:
         shutil.move(path, folder / path.name)
-    channel.saved(step, str(folder), time.monotonic() - began)
+    channel.saved(step, str(folder))

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -122,11 +121,11 @@ class KeptCheckpoint:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._kept: tuple[int, Path, float] | None = None
+        self._kept: tuple[int, Path] | None = None
 
     def copy(self, step: int, source: Path, reply: Reply) -> None:
         """Copy a checkpoint that user code wrote. Announce it if the reply asks for a save, otherwise keep it."""
-        channel, began = self._channel, time.monotonic()
+        channel = self._channel
         channel.phase("checkpoint")
         target = Path(channel.begin.staging) / f"step_{step:08d}"
         shutil.rmtree(target, ignore_errors=True)
@@ -136,13 +135,12 @@ class KeptCheckpoint:
             shutil.rmtree(target, ignore_errors=True)  # a partial copy would fill the disk further
             self.failed(step, error)
         else:
-            took_s = time.monotonic() - began
             if reply.save:
-                channel.saved(step, str(target), took_s)
+                channel.saved(step, str(target))
             else:
                 if self._kept is not None:
                     shutil.rmtree(self._kept[1], ignore_errors=True)
-                self._kept = step, target, took_s
+                self._kept = step, target
         if not reply.stop:
             channel.phase("train")
 
@@ -153,8 +151,8 @@ class KeptCheckpoint:
     def flush(self) -> None:
         """Announce the kept copy to the supervisor, if there is one."""
         if self._kept is not None:
-            (step, path, took_s), self._kept = self._kept, None
-            self._channel.saved(step, str(path), took_s)
+            (step, path), self._kept = self._kept, None
+            self._channel.saved(step, str(path))
 
 
 def install(channel: Channel) -> TuneSession:

@@ -154,7 +154,7 @@ SENT: dict[str, Callable[[], object]] = {
     "announces_a_negative_length": lambda: os.write(fd(), struct.pack("!i", -7) + b"{" * 1000),
     "announces_an_exabyte": lambda: os.write(fd(), struct.pack("!iQ", -1, 1 << 60) + b"{" * 1000),
     "sends_a_clock_that_is_text": lambda: report(1, t="now"),
-    "announces_a_checkpoint_of_no_step": lambda: say(type="saved", step=7, path=str(staging()), seconds=0),
+    "announces_a_checkpoint_of_no_step": lambda: say(type="saved", step=7, path=str(staging())),
 }
 
 
@@ -297,7 +297,7 @@ def stops_its_clock() -> None:
 def announces_many_checkpoints() -> None:
     reported_once()
     for _ in range(10_000):
-        say(type="saved", step=1, path=str(staging()), seconds=0)
+        say(type="saved", step=1, path=str(staging()))
     idle()
 
 
@@ -305,7 +305,7 @@ def announces_many_checkpoints() -> None:
 def announces_a_checkpoint_elsewhere() -> None:
     """Announce a checkpoint outside the staging folder. It is ignored, and the trial continues."""
     reported_once()
-    say(type="saved", step=1, path="/etc", seconds=0)
+    say(type="saved", step=1, path="/etc")
 
 
 @attack
@@ -315,7 +315,7 @@ def announces_a_checkpoint_of_pipes() -> None:
     folder = staging() / "step_00000001"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "state.pt")
-    say(type="saved", step=1, path=str(folder), seconds=0)
+    say(type="saved", step=1, path=str(folder))
     idle(0.5)
 
 
@@ -326,7 +326,7 @@ def saves_files_with_hostile_names() -> None:
     folder.mkdir(parents=True)
     for name in ("new\nline", "-rf", "a" * 250, "\udcff", "MANIFEST.json", "tab\t", " "):
         (folder / name).write_bytes(b"x")
-    say(type="saved", step=1, path=str(folder), seconds=0)
+    say(type="saved", step=1, path=str(folder))
     idle(0.5)
 
 
