@@ -2,6 +2,7 @@
 continues.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -211,6 +212,8 @@ def restored(life: Life) -> None:
         life.service.leading.give_up()
         back_up(life.service, file)
     if "restored" not in life.acks:
+        while life.service.leading.is_led():  # the term of a killed restore lasts for some seconds
+            time.sleep(0.1)
         life.service.database.dispose()
         put_back(life.service, file)
         life.acks["restored"] = ""

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,17 +14,19 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service import restoring
 from tests.service.restoring import answers, back_up, check_books, put_back
-from tuner.database.database import Database
-from tuner.domain.errors import Fenced, Unavailable
+from tuner.database.database import Connection, Database
+from tuner.domain.errors import Fenced, HomeInUse, Unavailable
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import AttemptRow, EntryPlace, OpenHold
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.ledger import ledger
 from tuner.service.backup import restore
 from tuner.service.bootstrap import build
 from tuner.service.doctor import of_database
+from tuner.service.leading import Leading
 from tuner.service.reconciler import Reconciler
+from tuner.service.sole_use import HomeLock
 from tuner.store import copies, exports, jobs, launches
 from tuner.store import restore_corrections as restored
 from tuner.store.copies import HalfRestored
@@ -221,6 +224,41 @@ def test_spend_of_a_driver_that_runs_during_the_restore_is_counted(
     put_back(service, tmp_path / "b")
     assert client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] == pytest.approx(spent[0], abs=1e-9)
     check_books(service)
+
+
+def test_service_that_starts_during_the_restore_cannot_lead(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would launch the drivers that the restore has fenced, and what they spend would be missing from the accounts."""
+    fakes.submit(client, **LONG)
+    back_up(service, tmp_path / "b")
+    put, close, tries = copies.put, restored.close, list[str]()
+
+    def try_to_lead(when: str) -> None:
+        tries.append(when)
+        if service.database.is_sqlite:
+            with pytest.raises(HomeInUse, match="`tuner restore` with pid"):
+                HomeLock(service.settings)
+        else:
+            started = Database(service.settings.database_url)
+            assert Leading(started, system_now).term() is None
+            started.dispose()
+
+    def put_and_try(database: Database, copy: Path, *, at: Instant) -> Path | None:
+        try_to_lead("before the replacement")
+        kept = put(database, copy, at=at)
+        try_to_lead("after the replacement")
+        return kept
+
+    def try_and_close(db: Connection, **how: Any) -> restored.RestoredRows:
+        try_to_lead("before the correction")
+        return close(db, **how)
+
+    monkeypatch.setattr(copies, "put", put_and_try)
+    monkeypatch.setattr(restored, "close", try_and_close)
+    put_back(service, tmp_path / "b")
+    assert len(tries) == 3
+    assert Leading(service.database, system_now).term() is not None
 
 
 @pytest.mark.parametrize("width_later", [2, 16])

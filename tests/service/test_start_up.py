@@ -22,7 +22,6 @@ from tests.listening import listening
 from tests.service.passes import launch_of
 from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
-from tuner.cli.server import HomeLock
 from tuner.client.http import PROBLEM, STARTING
 from tuner.cluster.cluster_file import ClusterFile, KeptCluster
 from tuner.cluster.dashboard import ClusterStarting
@@ -40,6 +39,7 @@ from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine, fault_of_cluster, of_token, refuse_unfit
 from tuner.service.leading import UNFIT_NS
+from tuner.service.sole_use import HomeLock
 from tuner.settings import Settings
 from tuner.store import launches
 
@@ -401,7 +401,7 @@ def test_request_for_missing_labels_is_refused_with_the_label_to_set(
 
 HOLDER = """
 import time
-from tuner.cli.server import HomeLock
+from tuner.service.sole_use import HomeLock
 from tuner.service.leading import UNFIT_NS
 from tuner.settings import Settings
 lock = HomeLock(Settings.from_env())

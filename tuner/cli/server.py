@@ -1,6 +1,5 @@
 """`tuner serve`: start the app, the controller and the background services, and stop them in order."""
 
-import fcntl
 import gc
 import logging
 import os
@@ -9,16 +8,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from importlib import import_module
-from typing import IO
 
 import typer
 
 from tuner import web
 from tuner.api.app import create_app
 from tuner.cli.http_server import GracefulServer
-from tuner.domain.errors import AddressNotFree, HomeInUse, Unavailable
+from tuner.domain.errors import AddressNotFree, Unavailable
 from tuner.service.bootstrap import Service, build
 from tuner.service.catalogue import fault_of_prices
 from tuner.service.controller import Controller
@@ -29,6 +26,7 @@ from tuner.service.metrics_snapshot import MetricsReader, has_live_jobs
 from tuner.service.mirroring import Mirrors
 from tuner.service.periodic import PeriodicService
 from tuner.service.reconciler import Reconciler
+from tuner.service.sole_use import HomeLock
 from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.settings import Settings
 
@@ -56,7 +54,7 @@ def run() -> None:
         home.release()
 
 
-def _serve(settings: Settings, home: "HomeLock", listening: socket.socket) -> None:
+def _serve(settings: Settings, home: HomeLock, listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     home.describe(f"the service at {url}")
@@ -152,49 +150,6 @@ class PostponedStart(threading.Thread):
     def cancel(self) -> None:
         """Cancel the work if it has not begun. Call this before you stop the threads that it starts."""
         self._is_cancelled.set()
-
-
-class HomeLock:
-    """A lock on TUNER_HOME, so that only one service uses the SQLite database in it.
-
-    The kernel releases the lock when the process ends for any reason. Services with a PostgreSQL database take no lock, because several of
-    them may share a home.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        """Take the lock.
-
-        Raises:
-            HomeInUse: Another service holds it.
-        """
-        self._file: IO[str] | None = None
-        if not settings.database_url.startswith("sqlite:"):
-            return
-        settings.make_home()
-        file = (settings.home / "service.lock").open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            with file:
-                file.seek(0)
-                holder = file.read().strip() or "another service, which is starting,"
-            raise HomeInUse(
-                f"{holder} already uses TUNER_HOME {settings.home}: stop that service first, or set another TUNER_HOME and TUNER_PORT"
-            ) from error
-        self._file = file
-        self.describe("the service")
-
-    def describe(self, name: str) -> None:
-        """Record `name` as the holder of the lock, in the lock file. A second service shows this text in its error message."""
-        if self._file is not None:
-            now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
-            self._file.truncate(0)
-            self._file.write(f"{name} with pid {os.getpid()}, started at {now},")
-            self._file.flush()
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tuner.domain.errors import BadFile, Conflict, Unavailable
 from tuner.domain.ledger import Account
 from tuner.domain.time import NS, Instant, rfc3339, system_now
 from tuner.service.leading import ROLE
+from tuner.service.sole_use import home_of_one, term_of
 from tuner.settings import Settings, release
 from tuner.store import copies, restore_corrections
 from tuner.store.backup_file import About, digest, pack, unpack
@@ -117,6 +118,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
+NAME = "`tuner restore`"
 AT_ONCE = 16  # Number of parallel requests to the storage.
 # A backup may be dated this far in the future, because the clock of the machine that made it may be fast.
 FUTURE_NS = 5 * 60 * NS
@@ -154,6 +156,9 @@ def restore(
 ) -> Restored:
     """Replace the database with a backup. If BadFile or Conflict is raised, the database is unchanged.
 
+    No service can lead meanwhile. Otherwise it would launch drivers, and what they spend would be missing from the restored accounts.
+    With SQLite, the lock on TUNER_HOME prevents this, and with PostgreSQL a term of the restore.
+
     Args:
         replace: Whether a database that has jobs or shared budgets may be replaced.
         nothing_spent: Whether the operator knows that no job has spent money since the backup. It counts only for jobs that cannot be read
@@ -167,6 +172,13 @@ def restore(
     """
     if not settings.database_url_file:
         settings.make_home()
+    with home_of_one(settings, NAME):
+        return _restore(settings, file, replace, nothing_spent, now)
+
+
+def _restore(
+    settings: Settings, file: Path, replace: bool, nothing_spent: bool, now: Callable[[], Instant]
+) -> Restored:
     database = Database(settings.database_url, failpoint=settings.failpoint)
     try:
         with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
@@ -264,8 +276,13 @@ def _put(
         replaced database was not damaged.
     """
     if about.kind == "postgresql":
-        replaced = _fenced(database, replaced, now)
-        copies.put(database, copy, at=now)
+        # Without accounts, the replaced database has no job that a service could launch, or a restore of it was interrupted.
+        with term_of(database, NAME) if replaced else nullcontext() as term:
+            replaced = _fenced(database, replaced, now)
+            if term is not None:
+                term.check()
+            copies.put(database, copy, at=now)
+        # The accounts are not correct yet, so no service can begin a term.
         return _correct(database, about, replaced, nothing_spent, now), None
     _refuse_altered(copy)
     replaced = _fenced(database, replaced, now)

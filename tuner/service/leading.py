@@ -18,7 +18,7 @@ from tuner.domain.errors import TunerError
 from tuner.domain.time import NS, Instant
 from tuner.service.periodic import PeriodicService
 from tuner.settings import release
-from tuner.store import leadership
+from tuner.store import copies, leadership
 from tuner.store.leadership import Term as Term
 
 log = logging.getLogger("tuner.leading")
@@ -138,6 +138,8 @@ class Leading:
                 leadership.give_up(db, term)
             elif term is not None and leadership.renew(db, term, until=until):
                 return term
+            elif copies.is_half_restored(db):
+                return None  # This service started before the restore. Its drivers would spend money while the accounts are corrected.
             else:
                 return leadership.begin(db, ROLE, self.holder, release(), now=at, until=until)
         log.warning(

@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tuner.checkpoints.storage import Storage, explained
@@ -12,6 +13,7 @@ from tuner.domain.errors import Conflict, Invalid
 from tuner.domain.time import Instant, system_now
 from tuner.service.bootstrap import Service
 from tuner.service.periodic import PeriodicService
+from tuner.service.sole_use import home_of_one, term_of
 from tuner.settings import Settings
 from tuner.store import copies
 
@@ -69,12 +71,15 @@ def migrate(settings: Settings) -> Migrated:
         database.dispose()
 
 
+NAME = "`tuner migrate --to`"
+
+
 def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = system_now) -> Migrated:
     """Migrate the database to an older revision, for an older version of tuner.
 
     Raises:
         Invalid: `to` is not an older revision.
-        Conflict: A service uses the database.
+        Conflict: A service uses the database, or begins to use it meanwhile.
         Unavailable: The database does not answer or is newer than this code, or other transactions keep its tables locked.
     """
     database = Database(settings.database_url, failpoint=settings.failpoint)
@@ -91,7 +96,8 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
             raise Conflict(
                 f"a service uses this database: {led_by}; stop all services first, and wait for three seconds"
             )
-        database.downgrade(to)
+        with home_of_one(settings, NAME), term_of(database, NAME) if older else nullcontext():
+            database.downgrade(to)
         return Migrated(database.address, before, database.revision())
     finally:
         database.dispose()

@@ -338,7 +338,7 @@ def copy_database(database: Database, to: Path) -> None:
 
 
 def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
-    """Replace everything in the database by the copy, in one transaction. On PostgreSQL, this also fences all earlier drivers.
+    """Replace everything in the database by the copy, in one transaction. On PostgreSQL, this also fences all earlier drivers and leaders.
 
     Returns:
         If the replaced SQLite file was damaged, the path of a copy of it. Otherwise None.
@@ -352,7 +352,10 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
         return put_in_place(copy, Path(str(database.url.database)))
     schema = _schema(database)
     marks = f"COMMENT ON TABLE \"{schema}\".launches IS '{RESTORING}';\n"
-    fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
+    epoch = closing_epoch(at)
+    fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {epoch}), state = 'ended';\n"
+    # Otherwise the service that led during the backup could renew its term.
+    fence += f'UPDATE "{schema}".leadership SET token = greatest(token + 1, {epoch}), expires_at = 0;\n'
     database.dispose()
     load(database.url, schema, copy, finally_sql=fence + marks)
     # End all other sessions, because their prepared statements refer to tables that no longer exist.
