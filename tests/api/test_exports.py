@@ -104,6 +104,61 @@ def test_export_is_submitted_although_no_job_can_be_launched(
     assert service.cluster.submitted == [submission_id(service, job, made["id"])]
 
 
+def submitted_exports(service: FakeService) -> list[str]:
+    return [name for name in service.cluster.submitted if "-export_" in name]
+
+
+def test_export_waits_for_the_quota_of_its_project(service: FakeService, client: TestClient) -> None:
+    made = [(job, begin(client, job)["id"]) for job in (finished(service, client) for _ in range(2))]
+    client.put("/v1/quota", json={"concurrent_jobs": 1}).raise_for_status()
+    waiting = fakes.submit(client)
+    controller = Controller(service)
+    for _ in range(2):
+        controller.one_pass()
+    names = [submission_id(service, *export) for export in made]
+    assert service.cluster.submitted == names[:1]
+    assert client.get("/v1/quota").json()["used"]["concurrent_jobs"] == 1
+    shown = client.get(f"/v1/jobs/{made[1][0]}/exports/{made[1][1]}").json()
+    assert (shown["state"], shown["detail"]) == (
+        "queued",
+        "waits because the quota of the project allows 1 jobs at once",
+    )
+    assert "quota" in client.get(f"/v1/jobs/{waiting}").json()["detail"]
+    run(service, *made[0], FakeExportActors(DONE))
+    controller.one_pass()
+    assert service.cluster.submitted == names
+    assert client.get(f"/v1/jobs/{made[1][0]}/exports/{made[1][1]}").json()["detail"] == ""
+
+
+def test_exports_wait_for_room_and_take_turns_with_waiting_jobs(
+    service: FakeService, client: TestClient
+) -> None:
+    """The node has room for two exports. The job needs the whole node."""
+    made = [(job, begin(client, job)["id"]) for job in (finished(service, client) for _ in range(5))]
+    names = [submission_id(service, *export) for export in made]
+    controller = Controller(service)
+    controller.one_pass()
+    assert service.cluster.submitted == names[:2]
+    service.now.pass_s(1)
+    waiting = fakes.submit(client, resources={"cpus": 2})
+    controller.one_pass()
+    for ended in (0, 1):
+        service.now.pass_s(1)
+        run(service, *made[ended], FakeExportActors(DONE))
+        controller.one_pass()
+    assert service.cluster.submitted == names[:3], "one more export goes before the job"
+    run(service, *made[2], FakeExportActors(DONE))
+    for _ in range(2):
+        controller.one_pass()
+    assert service.cluster.submitted == [*names[:3], f"{waiting}-1"]
+    fakes.simulate(service, waiting, at=service.now())
+    with service.database.write() as db:
+        launches.end(db, waiting, 1)
+    for _ in range(2):
+        controller.one_pass()
+    assert submitted_exports(service) == names
+
+
 def test_export_is_submitted_paid_and_answered_with_figures(
     service: FakeService, client: TestClient, job: str
 ) -> None:

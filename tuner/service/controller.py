@@ -9,13 +9,14 @@ a pass is interrupted, or if it continues after another service has become the l
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.versions import RayUnfit
 from tuner.database.database import Connection
 from tuner.domain.calendar import Window
+from tuner.domain.errors import BadFile
 from tuner.domain.fair_share import Waiting
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import NS, Instant
@@ -30,6 +31,7 @@ from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
 from tuner.service.queue import opening
 from tuner.store import answers, exports, jobs, launches, queue
+from tuner.store.exports import ExportRow
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
 from tuner.store.launches import Launch
@@ -62,6 +64,8 @@ class Controller(PeriodicService):
         self._rows: dict[str, JobRow] = {}
         self._concurrency: dict[str, int] = {}
         self._windows: dict[str, Window | None] = {}
+        # The first job for which the last pass had no room, and the time at which its launch was ordered, by the nodes that it may run on.
+        self._blocked: dict[frozenset[int], tuple[Instant, JobRow]] = {}
         self._unfit = ""  # Why the local Ray launches no driver, as it was logged last.
 
     def one_pass(self) -> None:
@@ -85,10 +89,10 @@ class Controller(PeriodicService):
         # An error of an export does not prevent launches, and an error of a launch does not prevent exports.
         try:
             with self._waiting_for_local_ray():
-                self._exports.one_pass(term)
+                self._exports.one_pass(term, lambda rows: self._fitting(rows, live, begun))
         finally:
             with self._service.database.read() as db:
-                exporting = [export.job for export in exports.live(db)]
+                exporting = exports.live(db)
             with self._waiting_for_local_ray():
                 self._launch_wanted(term, live, begun, exporting)
         self._service.leading.pass_succeeded()
@@ -114,7 +118,7 @@ class Controller(PeriodicService):
     # Launching
 
     def _launch_wanted(
-        self, term: Term, live: list[Launch], begun: set[str], exporting: Sequence[str]
+        self, term: Term, live: list[Launch], begun: set[str], exporting: Sequence[ExportRow]
     ) -> None:
         """Launch the jobs that are due and for which the cluster has room.
 
@@ -127,25 +131,24 @@ class Controller(PeriodicService):
         Args:
             live: The launches that have not ended.
             begun: The jobs whose driver has started, including jobs whose driver has died since.
-            exporting: The jobs that have an export in progress. Each is launched only after its export has ended, because its trials
-                could replace the exported checkpoint. An export occupies the room of one trial on one node.
+            exporting: The unfinished exports. Their jobs are launched only after the export has ended, because the trials could replace the
+                exported checkpoint. A submitted export occupies the room of one trial on one node.
         """
         now = self._service.now()
+        self._blocked = {}
         due = {launch.job: launch for launch in live if launch.is_due(now)}
         for name, launch in due.items():
             if name in begun:
                 self._submit(term, launch, self._row(name))
-        others = due.keys() - begun - set(exporting)
+        others = due.keys() - begun - {export.job for export in exporting}
         turns = self._queue(term, {name: launch for name, launch in due.items() if name in others}, now)
         if not turns:
             return
-        known = {*(launch.job for launch in live), *exporting}
+        known = {*(launch.job for launch in live), *(export.job for export in exporting)}
         self._rows = {name: row for name, row in self._rows.items() if name in known}
         with self._service.database.read() as db:
             allowed, self._concurrency = queue.of_projects(db), queue.concurrency_of_unfinished(db)
-        working = [launch.job for launch in live if launch.state != "wanted" or launch.job in begun]
-        under_way = [self._needs(job) for job in working]
-        exports_under_way = [of_export(self._needs(job)) for job in exporting]
+        under_way = self._under_way(live, begun, exporting)
         full, awaited = set[str](), frozenset[int]()
         nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
         for turn in turns:
@@ -159,12 +162,56 @@ class Controller(PeriodicService):
                 full.add(row.project)
                 continue
             wanted = eligible(nodes, row)
-            if wanted & awaited or not has_room(nodes, [*under_way, *exports_under_way], row):
+            if wanted & awaited or not has_room(nodes, under_way, row):
+                self._blocked.setdefault(wanted, (due[turn.job].wanted_at, row))
                 awaited |= wanted  # Jobs further back in the queue must not take these nodes before this job.
                 continue
             self._submit(term, due[turn.job], row)
             # If the launch could not be claimed, later jobs do not overtake the job before the next pass has decided again.
             under_way.append(row)
+
+    def _under_way(
+        self, live: Iterable[Launch], begun: set[str], exporting: Iterable[ExportRow]
+    ) -> list[JobRow]:
+        """Return the rows of the jobs that have or keep their place on the cluster, and of the submitted exports (`of_export`)."""
+        working = [launch.job for launch in live if launch.state != "wanted" or launch.job in begun]
+        submitted = [export.job for export in exporting if export.submitted_at is not None]
+        return [*map(self._needs, working), *(of_export(self._needs(job)) for job in submitted)]
+
+    def _fitting(self, rows: Sequence[ExportRow], live: Iterable[Launch], begun: set[str]) -> list[ExportRow]:
+        """Return the queued exports for which the cluster and the quotas of their projects have room, oldest first.
+
+        An export counts as a job with one trial on one node. Like a job, it does not take nodes for which an earlier export or a job has
+        been waiting. At most one export per project goes before a job that waits for room, so that a long queue of exports does not keep
+        the jobs of other projects waiting.
+
+        Args:
+            rows: All unfinished exports.
+        """
+        queued = [row for row in rows if row.submitted_at is None]
+        if not queued:
+            return []
+        with self._service.database.read() as db:
+            allowed, self._concurrency = queue.of_projects(db), queue.concurrency_of_unfinished(db)
+            last = exports.last_submissions(db) if self._blocked else {}
+        under_way, nodes = self._under_way(live, begun, rows), self._service.cluster.nodes()
+        # If TUNER_NODE_TYPES is wrong, exports use the present nodes.
+        with suppress(BadFile):
+            nodes = with_those_to_come(self._service.settings, nodes)
+        fitting, awaited = list[ExportRow](), frozenset[int]()
+        for row in queued:
+            needs = of_export(self._needs(row.job))
+            if is_full(allowed.get(row.project), under_way, needs):
+                continue
+            wanted, since = eligible(nodes, needs), max(row.created_at, last.get(row.project, row.created_at))
+            is_later = any(at < since and wanted & eligible(nodes, job) for at, job in self._blocked.values())
+            if is_later or wanted & awaited or not has_room(nodes, under_way, needs):
+                awaited |= wanted
+                continue
+            fitting.append(row)
+            under_way.append(needs)
+            last[row.project] = self._service.now()
+        return fitting
 
     def _queue(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
         """Return the waiting jobs in `due` that may be launched now, in the order of the queue.

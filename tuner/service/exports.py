@@ -4,8 +4,8 @@ An export is paid from the job's budget.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
 from tuner.checkpoints.storage import explained
@@ -25,7 +25,7 @@ from tuner.service.checkpoints import choose
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch
 from tuner.service.leading import Term
 from tuner.service.machines import MachineQuery, PricedMachine, machine
-from tuner.store import exports, jobs, launches, stored_files
+from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.exports import ExportRow
 from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
@@ -73,7 +73,7 @@ class ExportView:
 
 
 def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> ExportView:
-    """Queue an export of a trial's best checkpoint. The leader submits its process.
+    """Queue an export of a trial's best checkpoint. The leader submits its process if the cluster and the project's quota have room.
 
     Args:
         trial: The trial to export. None means the job's best trial, as `best_trial` chooses it.
@@ -149,6 +149,10 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         export_row = exports.get(db, job, export)
+        if export_row.state == "queued" and export_row.submitted_at is None:
+            quota = queue.get(db, row.project).reached(queue.at_work(db, row.project), 1)
+            reason = f"waits because the quota of the project allows {quota}" if quota else ""
+            export_row = replace(export_row, detail=reason)
         posted = ledger.posted_by_kind(db, job, export)
         hold = ledger.open_hold(db, export_row.hold)
     return _view(
@@ -293,8 +297,11 @@ class ExportSupervisor:
         self._service = service
         self._watch = SilenceWatch()
 
-    def one_pass(self, term: Term) -> None:
-        """Submit the exports that are not submitted yet, and check the processes that have sent no heartbeat for `SILENT_NS`.
+    def one_pass(self, term: Term, fitting: Callable[[Sequence[ExportRow]], Sequence[ExportRow]]) -> None:
+        """Submit the exports for which there is room, and check the processes that have sent no heartbeat for `SILENT_NS`.
+
+        Args:
+            fitting: Returns the exports to submit, in their order, among all unfinished exports.
 
         Raises:
             Unavailable: The cluster or the database does not answer.
@@ -304,12 +311,13 @@ class ExportSupervisor:
             rows = exports.live(db)
         self._watch.keep({row.submission_id for row in rows})
         failures = list[TunerError]()
-        for row in rows:
+        silent = [row for row in rows if row.submitted_at and self._silent_ns(row) >= SILENT_NS]
+        for act, row in [
+            *((self._supervise, row) for row in silent),
+            *((self._submit, row) for row in fitting(rows)),
+        ]:
             try:
-                if row.submitted_at is None:
-                    self._submit(term, row)
-                elif self._silent_ns(row) >= SILENT_NS:
-                    self._supervise(term, row)
+                act(term, row)
             except Fenced:
                 raise
             except TunerError as error:  # the other exports do not wait for this one

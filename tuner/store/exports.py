@@ -145,6 +145,13 @@ def live(db: Connection) -> list[ExportRow]:
     return [_row(row) for row in db.execute(query)]
 
 
+def last_submissions(db: Connection) -> dict[str, Instant]:
+    """Return when the last export of each project was submitted. A project without a submitted export is left out."""
+    e = exports.c
+    query = select(e.project, func.max(e.submitted_at)).where(e.submitted_at.is_not(None)).group_by(e.project)
+    return {project: Instant(at) for project, at in db.execute(query)}
+
+
 def live_of(db: Connection, job: str) -> ExportRow | None:
     """Return the job's unfinished export, or None if all its exports have ended. A job has at most one unfinished export."""
     return next((row for row in of_job(db, job) if row.state in LIVE), None)

@@ -9,13 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
 from tuner.database.codec import contains_type, decode
-from tuner.database.tables import job_tags, jobs, launches, quotas
+from tuner.database.tables import exports, job_tags, jobs, launches, quotas
 from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Share, Waiting, line_up
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import accounts
+from tuner.store.exports import LIVE
 from tuner.store.launches import BEGUN, HAS_DRIVER, IS_LIVE, due
 
 
@@ -42,7 +43,8 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 def at_work(db: Connection, project: str) -> list[int]:
     """Return how many trials may run at once, for each job that counts against the project's quota.
 
-    These are the jobs that have a driver, and the jobs whose driver died while they ran.
+    These are the jobs that have a driver, and the jobs whose driver died while they ran. A job with a submitted export counts as a job
+    with one trial.
     """
     return list(concurrency_at_work(db, project).values())
 
@@ -52,7 +54,14 @@ def concurrency_at_work(db: Connection, project: str) -> dict[str, int]:
     query = select(jobs.c.id, jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
     is_lost = (launches.c.state == "wanted") & BEGUN
-    return {job: concurrency for job, concurrency in db.execute(query.where(mine & (HAS_DRIVER | is_lost)))}
+    # A job with an unfinished export has no driver.
+    exporting = select(exports.c.job).where(
+        exports.c.project == project, exports.c.state.in_(LIVE), exports.c.submitted_at.is_not(None)
+    )
+    return {
+        **dict.fromkeys(db.execute(exporting).scalars(), 1),
+        **{job: concurrency for job, concurrency in db.execute(query.where(mine & (HAS_DRIVER | is_lost)))},
+    }
 
 
 def concurrency_of_unfinished(db: Connection) -> dict[str, int]:
