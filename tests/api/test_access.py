@@ -19,6 +19,8 @@ from tuner.domain.access import read_key
 from tuner.service import access, metrics_snapshot, reconciler
 from tuner.service.mirroring import StoredRecord
 from tuner.settings import Settings
+from tuner.store import deliveries
+from tuner.store.deliveries import Delivery
 
 DAY_S = 86_400
 AWAY = 503  # status of a dashboard request that is authorised, because Ray is not running
@@ -237,6 +239,22 @@ def test_malformed_or_unknown_key_is_refused_with_the_reason(
     )
     check_problem(answer, 401)
     assert message in answer.json()["detail"]
+
+
+def test_only_admins_see_the_whole_urls_of_webhooks(people: People, service: FakeService) -> None:
+    """Everybody who has the URL of a chat's webhook can post there."""
+    url, now = "https://example.com/services/T000/SECRET", service.now()
+    budget = {"usd": 1, "alerts": [{"at": 0.5, "url": url}]}
+    people.operator.put("/v1/budgets/lab", json=budget).raise_for_status()
+    with service.database.write() as db:
+        deliveries.add(db, Delivery("dlv_1", "default", "lab", url, "{}", "pending", now, now))
+    for role, seen in (("viewer", "example.com"), ("submitter", "example.com"), ("admin", url)):
+        member = people.member(f"a-{role}", role)
+        for shown in (
+            member.get("/v1/budgets/lab").json(),
+            member.get("/v1/budgets").json()["items"][0],
+        ):
+            assert [item["url"] for item in (*shown["alerts"], *shown["deliveries"])] == [seen, seen]
 
 
 def test_key_with_a_known_id_and_wrong_secret_is_refused(people: People) -> None:

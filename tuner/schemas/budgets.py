@@ -163,6 +163,8 @@ class SharedBudgetRequest(Body):
 
 
 class AlertShown(Answer):
+    """An alert of a budget. `url` is only the host of the webhook if the caller is not an admin, because the rest may be secret."""
+
     at: float
     url: str
 
@@ -195,7 +197,7 @@ class DeliveryShown(Answer):
     """A webhook delivery.
 
     `state` is `pending`, `delivered`, or `given_up` if it failed for a day. `tries` counts the attempts to deliver it, and `answer` is the
-    result of the last one.
+    result of the last one. `url` is only the host if the caller is not an admin.
     """
 
     id: str

@@ -1,12 +1,14 @@
 """Routes for shared budgets and the project's quota."""
 
 from decimal import Decimal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Response
 
 from tuner.api.deps import Svc
 from tuner.api.serialize_jobs import time_of
 from tuner.api.translate import RequestReader, gpu_ms_of
+from tuner.domain.access import Actor
 from tuner.domain.budget import BUDGET, Quota
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.shared_budget import PPM, Alert, SharedBudget
@@ -22,13 +24,13 @@ router = APIRouter(tags=["spend"])
 @router.get("/budgets")
 def list_budgets(service: Svc) -> wire.BudgetList:
     """List all shared budgets by name, with the amounts spent, held and left in the present period, and when each runs out."""
-    return wire.BudgetList(items=[_shown(view) for view in shared_budgets.all_of(service)])
+    return wire.BudgetList(items=[_shown(view, service.actor) for view in shared_budgets.all_of(service)])
 
 
 @router.get("/budgets/{name}")
 def get_budget(name: str, service: Svc) -> wire.SharedBudgetAnswer:
     """Return a shared budget with its spend and forecast."""
-    return _shown(shared_budgets.get(service, name))
+    return _shown(shared_budgets.get(service, name), service.actor)
 
 
 @router.put("/budgets/{name}", status_code=200, responses={201: {"model": wire.SharedBudgetAnswer}})
@@ -42,7 +44,7 @@ def put_budget(
     """
     view, is_new = shared_budgets.put(service, _read(name, body), new_secret=body.new_secret)
     response.status_code = 201 if is_new else 200
-    return _shown(view)
+    return _shown(view, service.actor)
 
 
 @router.delete("/budgets/{name}", status_code=204)
@@ -77,7 +79,15 @@ def _ppm(share: float) -> int:
     return int(exact)
 
 
-def _shown(view: BudgetView) -> wire.SharedBudgetAnswer:
+def _shown(view: BudgetView, actor: Actor) -> wire.SharedBudgetAnswer:
+    """Return the budget as `actor` may see it.
+
+    Everybody who has the URL of a chat service's webhook can post there, so only admins see whole URLs.
+    """
+
+    def visible(url: str) -> str:
+        return url if actor.may("admin") else urlsplit(url).hostname or ""
+
     budget, now, forecast = view.kept.budget, view.period, view.forecast
     account = now.account
     return wire.SharedBudgetAnswer(
@@ -88,7 +98,7 @@ def _shown(view: BudgetView) -> wire.SharedBudgetAnswer:
         period=budget.period,
         timezone=budget.timezone,
         parent=budget.parent,
-        alerts=[wire.AlertShown(at=alert.at_ppm / PPM, url=alert.url) for alert in budget.alerts],
+        alerts=[wire.AlertShown(at=alert.at_ppm / PPM, url=visible(alert.url)) for alert in budget.alerts],
         period_start=None if budget.period is None else rfc3339(now.began_at),
         period_end=time_of(now.ends_at),
         spend=wire.BudgetSpend(
@@ -107,17 +117,17 @@ def _shown(view: BudgetView) -> wire.SharedBudgetAnswer:
             latest_at=time_of(forecast.latest_at),
         ),
         waiting_jobs=view.waiting,
-        deliveries=[_delivery(delivery) for delivery in view.deliveries],
+        deliveries=[_delivery(delivery, visible(delivery.url)) for delivery in view.deliveries],
         webhook_secret=view.secret,
         created_at=rfc3339(view.kept.created_at),
         updated_at=rfc3339(view.kept.updated_at),
     )
 
 
-def _delivery(delivery: Delivery) -> wire.DeliveryShown:
+def _delivery(delivery: Delivery, url: str) -> wire.DeliveryShown:
     return wire.DeliveryShown(
         id=delivery.id,
-        url=delivery.url,
+        url=url,
         state=delivery.state,
         created_at=rfc3339(delivery.created_at),
         tries=delivery.tries,
