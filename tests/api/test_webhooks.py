@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from tests import fakes
-from tests.api.budgeting import get, put, spend
+from tests.api.budgeting import ASHA, get, put, spend
 from tests.api.test_bad_bodies import check_problem
 from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tests.listening import listening
+from tuner.domain.money import Cost, Money
 from tuner.domain.time import DAY_NS, NS
 from tuner.ledger import shared_budget_changes, shared_budgets
 from tuner.service import webhooks
@@ -140,6 +141,35 @@ def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
     one_pass(Reconciler(other))
     assert get(client)["deliveries"][0]["state"] == "delivered"
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.received}) == 1
+
+
+def test_alert_at_1_is_sent_when_the_rest_of_the_budget_pays_for_no_work(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    """It is not sent while another job holds the rest, because that money may be released."""
+    client = fakes.client_of(open_service)
+    put(client, usd=0.0017, period="month", alerts=[{"at": 1, "url": receiver.url}])
+    job = fakes.submit(client, algorithm=ASHA, budget={"usd": 0.003})
+    fakes.simulate(open_service, job)
+    shown = get(client)
+    assert (shown["spend"]["left_usd"] > 0, shown["waiting_jobs"]) == (True, [job])
+
+    def recorded() -> int:
+        Reconciler(open_service).one_pass()
+        return len(get(client)["deliveries"])
+
+    def hold(usd: int) -> None:
+        with open_service.database.write() as db:
+            period = shared_budgets.get(db, "default", "vision")
+            now = shared_budgets.period_at(db, "default", period.budget, open_service.now())
+            account = replace(now.account, held=Cost(Money(usd)))
+            shared_budgets.set_account(db, "default", period.budget, replace(now, account=account))
+
+    hold(1)
+    assert recorded() == 0
+    hold(0)
+    assert recorded() == 1
+    assert recorded() == 1
 
 
 def test_changed_limit_sends_its_alerts_again(open_service: FakeService, receiver: Receiver) -> None:

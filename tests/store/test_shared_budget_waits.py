@@ -84,6 +84,9 @@ def test_used_up_budget_is_not_retried(database: Database) -> None:
         tx.settle(hold(1, Cost()).id, {"train": Cost(Money(100))}, at=NOW)
     pause(journal)
     assert not goes_on(database, NOW + 1000 * DAY_NS)
+    began_at, _ = ALL.span(NOW)
+    with database.read() as db:
+        assert budget_waits.stopping(db, PROJECT) == {("all", began_at)}
 
 
 def test_raised_budget_resumes_the_job_at_once(database: Database) -> None:

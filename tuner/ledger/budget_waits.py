@@ -137,6 +137,14 @@ def waiting(db: Connection, project: str) -> list[BudgetWait]:
     ]
 
 
+def stopping(db: Connection, project: str) -> set[tuple[str, Instant]]:
+    """Return the shared budgets that a paused job of the project waits for, each with the start of the period in which it was paused."""
+    w = budget_waits.c
+    query = select(w.name, w.began_at).distinct().join(jobs, jobs.c.id == w.job)
+    rows = db.execute(query.where(w.project == project, jobs.c.state == "paused"))
+    return {(name, Instant(began_at)) for name, began_at in rows}
+
+
 def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     """Return the waits of the project's jobs that may be resumed now.
 
