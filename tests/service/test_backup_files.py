@@ -92,6 +92,30 @@ def test_backup_file_is_complete_private_and_never_overwritten(service: FakeServ
         assert {"tuner", "revision", "taken_at", "sha256"} <= json.loads(packed.read("backup.json")).keys()
 
 
+def test_file_and_job_that_appear_during_a_backup_are_left_out(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, copy_database = tmp_path / "b", copies.copy_database
+
+    def copy_slowly(database: Database, to: Path) -> None:
+        copy_database(database, to)
+        fakes.submit(client)
+
+    monkeypatch.setattr(copies, "copy_database", copy_slowly)
+    assert back_up(service, file).jobs == 0
+    file.unlink()
+
+    def copy_more_slowly(database: Database, to: Path) -> None:
+        copy_database(database, to)
+        file.write_text("another backup")
+
+    monkeypatch.setattr(copies, "copy_database", copy_more_slowly)
+    with pytest.raises(Conflict, match="never overwritten"):
+        back_up(service, file)
+    assert file.read_text() == "another backup"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
 def test_failed_backup_leaves_no_file(service: FakeService, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="nothing can be written to"):
         back_up(service, tmp_path / "nowhere/b")

@@ -47,8 +47,9 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
         Unavailable: The database does not answer.
     """
     file = file.expanduser().absolute()
+    exists = f"{file} already exists, and a backup is never overwritten: name another file"
     if file.exists():
-        raise Conflict(f"{file} already exists, and a backup is never overwritten: name another file")
+        raise Conflict(exists)
     database = Database(settings.database_url)
     try:
         revision, taken_at = database.revision(), now()
@@ -68,11 +69,16 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
                 revision=revision,
                 kind=copies.kind_of(database),
                 taken_at=taken_at,
-                jobs=copies.jobs_in(database),
+                jobs=copies.jobs_in(database, copy),
                 size_bytes=copy.stat().st_size,
                 sha256=digest(copy),
             )
             pack(copy, about, folder / "packed")
+            # Another backup may have written the file meanwhile. A hard link would refuse that too, but not all file systems have links.
+            try:
+                file.touch(exist_ok=False)
+            except FileExistsError:
+                raise Conflict(exists) from None
             (folder / "packed").rename(file)
         _sync(file.parent)
     finally:

@@ -365,7 +365,14 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
     return None
 
 
-def jobs_in(database: Database) -> int:
+def jobs_in(database: Database, copy: Path) -> int:
+    """Return the number of jobs in a copy of the database.
+
+    A dump of PostgreSQL cannot be queried, so the jobs in the database are counted. Their number may have changed since the copy.
+    """
+    if database.is_sqlite:
+        with _reading(copy) as opened:
+            return int(opened.execute("SELECT count(*) FROM jobs").fetchone()[0])
     with database.read() as db:
         return int(db.execute(select(func.count()).select_from(jobs)).scalar_one())
 
