@@ -3,8 +3,10 @@ recount agrees with the ledger.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from tests.store import hammer
 from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
-from tuner.database.database import Database
+from tuner.database.database import Connection, Database
 from tuner.domain.cost import total
 from tuner.domain.errors import Conflict
 from tuner.domain.ledger import Account
@@ -171,9 +173,10 @@ def test_changed_tags_move_the_jobs_spend_or_are_refused(database: Database) -> 
 
     def retag(job: str, tags: dict[str, str]) -> None:
         with database.write() as db:
-            shared_budgets.lock_exclusive(db)
+            before = shared_budgets.tags_of(db, job)
+            shared_budgets.lock_budgets(db, PROJECT)
             jobs.set_tags(db, job, PROJECT, tags)
-            shared_budget_changes.recount(db, PROJECT, NOW)
+            shared_budget_changes.move(db, PROJECT, job, before, tags, NOW)
 
     with pytest.raises(Conflict, match="'b'"):
         retag(JOBS[0], {"p": "b"})
@@ -182,6 +185,29 @@ def test_changed_tags_move_the_jobs_spend_or_are_refused(database: Database) -> 
     assert account(database, "a").held == cost(41)
     assert account(database, "b").held == FREE
     check(database)
+    settle(database, JOBS[1], 1, 7)
+    assert place(database, JOBS[0], 2, 5, at=NOW + DAY_NS)  # by a machine whose clock is ahead
+    retag(JOBS[1], {"p": "b"})
+    retag(JOBS[0], {})
+    assert account(database, "b").posted == cost(7)
+    assert account(database, "a", NOW + DAY_NS).held == FREE
+    check(database)
+    check(database, Instant(NOW + DAY_NS))
+
+
+def test_change_of_tags_does_not_read_what_other_jobs_spent(database: Database) -> None:
+    make(database)
+    put(database, ORG, A)
+    steps = []
+    for numbers in (range(1, 11), range(11, 111)):
+        for number in numbers:
+            assert place(database, JOBS[0], number, 1)
+            settle(database, JOBS[0], number, 0)
+        for before, after in ((TAGS[1], TAGS[0]), (TAGS[0], TAGS[1])):
+            with database.write() as db:
+                work = partial(shared_budget_changes.move, db, PROJECT, JOBS[1], before, after, NOW)
+                steps.append(instructions_of(db, work))
+    assert max(steps[2:]) < 2 * max(steps[:2])
 
 
 def test_budget_with_children_is_not_removed(database: Database) -> None:
@@ -209,8 +235,8 @@ def test_concurrent_jobs_fill_a_shared_budget_exactly(database: Database) -> Non
     check(database)
 
 
-def instructions_of_recount(database: Database) -> int:
-    """Return how many instructions SQLite needs to recount the shared budgets, in hundreds."""
+def instructions_of(db: Connection, work: Callable[[], None]) -> int:
+    """Return how many instructions SQLite needs for the work, in hundreds."""
     counted = 0
 
     def count() -> int:
@@ -218,14 +244,18 @@ def instructions_of_recount(database: Database) -> int:
         counted += 1
         return 0
 
-    with database.write() as db:
-        connection: Any = db.connection.driver_connection
-        connection.set_progress_handler(count, 100)
-        try:
-            shared_budget_changes.recount(db, PROJECT, NOW)
-        finally:
-            connection.set_progress_handler(None, 0)
+    connection: Any = db.connection.driver_connection
+    connection.set_progress_handler(count, 100)
+    try:
+        work()
+    finally:
+        connection.set_progress_handler(None, 0)
     return counted
+
+
+def instructions_of_recount(database: Database) -> int:
+    with database.write() as db:
+        return instructions_of(db, partial(shared_budget_changes.recount, db, PROJECT, NOW))
 
 
 def test_recount_takes_time_proportional_to_the_holds(database: Database) -> None:
@@ -317,8 +347,10 @@ class Machine(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS), tags=st.sampled_from(TAGS))
     def retag(self, job: str, tags: dict[str, str]) -> None:
         with suppress(Conflict), self.database.write() as db:
+            before = shared_budgets.tags_of(db, job)
+            shared_budgets.lock_budgets(db, PROJECT)
             jobs.set_tags(db, job, PROJECT, tags)
-            shared_budget_changes.recount(db, PROJECT, Instant(self.at))
+            shared_budget_changes.move(db, PROJECT, job, before, tags, Instant(self.at))
 
     @rule(
         name=st.sampled_from(["org", "a", "c"]),

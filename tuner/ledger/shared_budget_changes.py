@@ -1,7 +1,7 @@
 """Create, change and remove shared budgets, and recalculate their accounts from holds and ledger entries."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, String, cast, delete, func, insert, select, update
 
@@ -98,6 +98,85 @@ def recount(db: Connection, project: str, at: Instant) -> None:
             _recount(db, project, budget, counted[budget.name], read[span], span, which)
 
 
+def move(
+    db: Connection, project: str, job: str, before: Mapping[str, str], after: Mapping[str, str], at: Instant
+) -> None:
+    """Move what a job spent and held to the shared budgets that its changed tags match.
+
+    Only the current and later periods of budgets that began or ceased to cover the job are changed, by the amounts of this one job.
+    Call `shared_budgets.lock_budgets` first in the same transaction, before the tags are changed.
+
+    Args:
+        before: The tags before the change.
+        after: The tags after it.
+        at: The current time, which determines the budgets' current periods.
+
+    Raises:
+        Conflict: One of the budgets has no room for the spend and the holds of the job.
+    """
+    present = shared_budgets.lock_budgets(db, project)
+    left, joined = ({budget.name for budget in applying(present, tags)} for tags in (before, after))
+    for budget in present:
+        if budget.name in left ^ joined:
+            for period, which in _changeable(db, project, budget, at):
+                costs = PeriodCosts(
+                    _posted(db, project, period.began_at, period.ends_at, job),
+                    _open_holds(db, project, period.began_at, period.ends_at, job),
+                )
+                _move(db, project, budget, job, costs, period, which, joins=budget.name in joined)
+
+
+def _changeable(
+    db: Connection, project: str, budget: SharedBudget, at: Instant
+) -> list[tuple[shared_budgets.BudgetPeriod, str]]:
+    """Return the current period of the budget and the later ones that are open, each with its name in errors.
+
+    A machine whose clock is ahead may have opened later periods.
+    """
+    present = shared_budgets.period_at(db, project, budget, at)
+    opened = shared_budgets.periods(db, project, budget.name, since=at)
+    later = [period for period in opened if period.began_at != present.began_at]
+    return [(present, "current"), *((period, "next") for period in later)]
+
+
+def _move(
+    db: Connection,
+    project: str,
+    budget: SharedBudget,
+    job: str,
+    costs: PeriodCosts,
+    period: shared_budgets.BudgetPeriod,
+    which: str,
+    *,
+    joins: bool,
+) -> None:
+    account, posted, held = period.account, costs.posted.get(job, FREE), FREE
+    for _, _, cost in costs.open_holds:
+        held += cost
+    if joins:
+        account = replace(account, posted=account.posted + posted, held=account.held + held)
+        _refuse_beyond(budget, account.posted + account.held, which)
+    else:
+        account = replace(account, posted=account.posted - posted, held=account.held - held)
+    shared_budgets.set_account(db, project, budget, replace(period, account=account))
+    for name, _, _ in costs.open_holds:
+        if joins:
+            shared_budgets.note(db, project, name, [(budget.name, period.began_at)])
+        else:
+            b = budget_holds.c
+            here = (b.hold == name) & (b.name == budget.name) & (b.began_at == period.began_at)
+            db.execute(delete(budget_holds).where(here))
+
+
+def _refuse_beyond(budget: SharedBudget, used: Cost, which: str) -> None:
+    """Raise Conflict if the amounts used in a period of the budget exceed its limit."""
+    if not used.fits(budget.limit):
+        raise Conflict(
+            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
+            f"{budget.name!r} in its {which} period; allow at least these amounts"
+        )
+
+
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
     """Return the ids of the jobs that each shared budget covers by their current tags. The key is the name of the budget."""
     present = [shared_budget.budget for shared_budget in shared_budgets.kept(db, project)]
@@ -130,12 +209,7 @@ def _recount(
     held = FREE
     for _, _, cost in open_ones:
         held += cost
-    if not (posted + held).fits(budget.limit):
-        used = posted + held
-        raise Conflict(
-            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
-            f"{budget.name!r} in its {which} period; allow at least these amounts"
-        )
+    _refuse_beyond(budget, posted + held, which)
     shared_budgets.set_account(
         db,
         project,
@@ -156,10 +230,12 @@ def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
     return total
 
 
-def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
+def _posted(
+    db: Connection, project: str, began_at: int, ends_at: int | None, job: str | None = None
+) -> dict[str, Cost]:
     """Return, by job, the cost that was posted for holds that were placed in the period.
 
-    `ends_at` is None if the period has no end.
+    `ends_at` is None if the period has no end. If `job` is given, only this job is read.
 
     The hold of an entry is found by its id, in the form of `tuner.domain.ids.hold_id`. A join on the columns of the entry would compare
     each hold of an attempt with each entry of the attempt on SQLite, because no index contains all these columns.
@@ -174,11 +250,13 @@ def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) ->
     )
     if ends_at is not None:
         query = query.where(h.placed_at < ends_at)
-    return {job: Cost(Money(int(usd)), int(gpu_ms)) for job, usd, gpu_ms in db.execute(query)}
+    if job is not None:
+        query = query.where(e.job == job, h.job == job)
+    return {name: Cost(Money(int(usd)), int(gpu_ms)) for name, usd, gpu_ms in db.execute(query)}
 
 
 def _open_holds(
-    db: Connection, project: str, began_at: int, ends_at: int | None
+    db: Connection, project: str, began_at: int, ends_at: int | None, only: str | None = None
 ) -> list[tuple[str, str, Cost]]:
     h = holds.c
     query = select(h.id, h.job, h.usd, h.gpu_ms).where(
@@ -186,4 +264,6 @@ def _open_holds(
     )
     if ends_at is not None:
         query = query.where(h.placed_at < ends_at)
+    if only is not None:
+        query = query.where(h.job == only)
     return [(name, job, Cost(Money(usd), gpu_ms)) for name, job, usd, gpu_ms in db.execute(query)]

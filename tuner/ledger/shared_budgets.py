@@ -100,7 +100,7 @@ def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
 def lock_exclusive(db: Connection) -> None:
     """Block the placing of holds in all projects until the transaction ends.
 
-    Call it before changing shared budgets, or the tags that decide which jobs they cover.
+    Call it before changing shared budgets. To change the tags that decide which jobs they cover, `lock_budgets` is enough.
     """
     db.info.pop(_LOCKED, None)
     if db.dialect.name == "postgresql":

@@ -196,9 +196,9 @@ def patch(
         if tags is not None:
             if faults := tag_faults(tags):
                 raise Invalid(*faults)
-            shared_budgets.lock_exclusive(db)
+            shared_budgets.lock_budgets(db, row.project)
             jobs.set_tags(db, job, row.project, tags)
-            shared_budget_changes.recount(db, row.project, service.now())
+            shared_budget_changes.move(db, row.project, job, row.tags, tags, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
         if wanted is not None:

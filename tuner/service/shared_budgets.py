@@ -84,6 +84,8 @@ def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> 
         audit_log.note(
             db, service, "budget.put", budget.name, before=was, after=audit_log.of_shared_budget(budget)
         )
+    # The view is read after the commit, so that no hold waits for the spend of a day that it shows.
+    with service.database.read() as db:
         views = _views(db, service, [shared_budgets.get(db, service.project, budget.name)], secret=fresh)
     return views[0], before is None
 
