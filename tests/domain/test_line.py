@@ -1,6 +1,7 @@
 """Test which waiting job is next."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given
@@ -10,6 +11,7 @@ from tuner.domain.fair_share import Share, Waiting, line_up
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import Instant
 
+PROJECTS = {"a": "p", "b": "p", "c": "q", "d": "r"}
 owners = st.sampled_from("abcd")
 waiting = st.lists(
     st.builds(
@@ -18,13 +20,13 @@ waiting = st.lists(
         owners,
         st.integers(-1, 1),
         st.integers(0, 5).map(Instant),
-    ),
+    ).map(lambda waiting_job: replace(waiting_job, project=PROJECTS[waiting_job.owner])),
     max_size=20,
     unique_by=lambda waiting_job: waiting_job.job,
 )
 shares = st.dictionaries(
     owners, st.builds(Share, st.integers(0, 3), st.integers(0, 3).map(Money)), max_size=4
-)
+).map(lambda given: {name: replace(share, project=PROJECTS[name]) for name, share in given.items()})
 
 
 def job(name: str, owner: str, since: int = 0, priority: int = 0) -> Waiting:
@@ -54,6 +56,10 @@ def test_each_position_holds_the_job_with_the_smallest_sort_key(
     """Check each position of the queue by trying all waiting jobs."""
     queue, rest = line_up(jobs, given), list(jobs)
     at_work = Counter({owner: share.at_work for owner, share in given.items()})
+    in_project, spent = Counter[str](), Counter[str]()
+    for share in given.values():
+        in_project[share.project] += share.at_work
+        spent[share.project] += share.spent.micro_usd
     for queued_job in queue:
         turns = {
             other.job: (
@@ -65,9 +71,18 @@ def test_each_position_holds_the_job_with_the_smallest_sort_key(
             )
             for other in rest
         }
-        assert turns[queued_job.job] == min(turns.values())
+        heads = [
+            min((other for other in rest if other.project == project), key=lambda other: turns[other.job])
+            for project in {other.project for other in rest}
+        ]
+        next_job = min(
+            heads,
+            key=lambda head: (in_project[head.project], spent[head.project], head.since, head.job),
+        )
+        assert queued_job == next_job
         rest.remove(queued_job)
         at_work[queued_job.owner] += 1
+        in_project[queued_job.project] += 1
 
 
 @given(waiting, owners)
@@ -105,3 +120,11 @@ def test_owner_with_fewer_running_jobs_or_less_recent_spend_comes_first() -> Non
 def test_priority_comes_before_fairness_and_fairness_before_age() -> None:
     line = [job("a1", "a", 1), job("a2", "a", 9, priority=1), job("b1", "b", 5)]
     assert names(line_up(line, {"a": Share(3, Money(10))})) == "a2 b1 a1"
+
+
+def test_many_owners_or_a_high_priority_do_not_pass_the_jobs_of_another_project() -> None:
+    theirs = [Waiting(f"b{number}", "p/b", 0, Instant(1), "p") for number in (1, 2)]
+    many = [Waiting(f"m{number}", f"q/{number}", 1000, Instant(2), "q") for number in (1, 2, 3)]
+    assert names(line_up([*many, *theirs], {})) == "b1 m1 b2 m2 m3"
+    busy = {"q/9": Share(2, ZERO, "q")}
+    assert names(line_up([*many, *theirs], busy)) == "b1 b2 m1 m2 m3"

@@ -324,11 +324,14 @@ def cancel(job: JobId, as_json: Json = False) -> None:
 def priority(
     job: JobId,
     value: Annotated[
-        int, typer.Argument(help="From -1000 to 1000. Jobs with a higher priority are launched first.")
+        int,
+        typer.Argument(
+            help="From -1000 to 1000. In a project, jobs with a higher priority are launched first."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Set the priority of a waiting job. Jobs with a higher priority are launched first."""
+    """Set the priority of a waiting job. In a project, jobs with a higher priority are launched first."""
     Output(as_json).show(connect().patch(job, priority=value), render.job)
 
 

@@ -138,7 +138,7 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
         )
         for count, spent, project, owner in db.execute(query):
             before = by_owner.get(_owner(project, owner), Share())
-            more = Share(before.at_work + count * counts, before.spent + Money(int(spent)))
+            more = Share(before.at_work + count * counts, before.spent + Money(int(spent)), project)
             by_owner[_owner(project, owner)] = more
     return by_owner
 
