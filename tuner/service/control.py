@@ -143,15 +143,14 @@ def cancel(service: Service, job: str) -> JobView:
     with service.database.write("job.cancel") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
-        if row.state == "cancelled":
-            return job_view(service, job)
-        _refuse_ended(row, "cancelled")
-        if (export := exports.live_of(db, job)) is not None:
-            exports.cancel(db, export, service.now())
-        if not ended_without_driver(db, service, row, "cancelled"):
-            jobs.set_control_request(db, job, "cancel")
-        budget_waits.end(db, job)
-        _note(db, service, "job.cancel", row)
+        if row.state != "cancelled":
+            _refuse_ended(row, "cancelled")
+            if (export := exports.live_of(db, job)) is not None:
+                exports.cancel(db, export, service.now())
+            if not ended_without_driver(db, service, row, "cancelled"):
+                jobs.set_control_request(db, job, "cancel")
+            budget_waits.end(db, job)
+            _note(db, service, "job.cancel", row)
     return job_view(service, job)
 
 
