@@ -96,6 +96,14 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
             stack.enter_context(database.read())
 
 
+def test_second_transaction_inside_a_write_transaction_is_refused(database: Database) -> None:
+    for begin in (database.read, database.write):
+        with pytest.raises(RuntimeError, match="in a write transaction"), database.write(), begin():
+            pass
+    with database.write() as db:
+        assert db.exec_driver_sql("SELECT 1").scalar_one() == 1
+
+
 def test_connection_waits_for_an_unavailable_database(
     postgres_server: SharedServer, postgres_empty_url: str
 ) -> None:
@@ -128,7 +136,7 @@ def test_lost_connections_of_the_pool_are_replaced(
     for open_transaction in (database.read, database.write):
         with ExitStack() as stack:  # three connections are in the pool afterwards
             for _ in range(3):
-                stack.enter_context(open_transaction())
+                stack.enter_context(database.read())
         name = database.url.database
         postgres_server.run(
             f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{name}'"
@@ -492,7 +500,7 @@ def test_leader_suspended_during_a_write_is_rolled_back_and_gets_an_error(
             assert leadership.take(db, "stands", "still", now=Instant(0), until=until)
             pid = db.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
             while True:
-                with database.read() as other:
+                with database.engine.connect() as other:
                     if not other.exec_driver_sql(alive.format(pid)).scalar_one():
                         return
 
@@ -553,7 +561,7 @@ def test_connection_that_breaks_during_a_turn_is_reported_and_replaced(database:
         stack.enter_context(pytest.raises(Unavailable))
         db = stack.enter_context(database.write())
         process = db.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-        with database.read() as another:
+        with database.engine.connect() as another:
             another.exec_driver_sql(f"SELECT pg_terminate_backend({process})")
         ledger.account(db, job)
     with database.write() as db:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Engine, create_engine, insert, inspect, make_url
@@ -77,6 +77,8 @@ class Database:
         self.url, self._connect_timeout_s = _url(url), connect_timeout_s
         self._failpoint = Failpoint.parse(failpoint) if failpoint else None
         self._writer_lock, self._reader_lock = Lock(), Lock()
+        # Its attribute `is_writing` is True while this thread is in a write transaction.
+        self._of_thread = local()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and sqlite.sqlite3.sqlite_version_info < sqlite.OLDEST:
             raise ValueError(
@@ -121,14 +123,24 @@ class Database:
     def write(self, name: str = "") -> Iterator[Connection]:
         """Open a write transaction for a `with` block. The end of the block commits it, and an exception rolls it back.
 
+        Until the end of the block, this thread cannot begin another transaction. The other transaction would need a second connection. If
+        all connections are in use by threads that wait for a lock of this transaction, no thread could continue.
+
         Args:
             name: The name of this transaction in `tuner.database.failpoints`. A test can end the process before or after its commit.
 
         Raises:
             Unavailable: The database does not answer, refuses the write, or is damaged. With PostgreSQL also: another process has kept a
                 lock for `postgresql.LOCKED_MS`, or this process was suspended during the transaction. Nothing was written.
+            RuntimeError: This thread is already in a write transaction.
         """
-        with _as_unavailable(), self._only_writer(), self._begun(self._writing) as connection:
+        self._refuse_nested()
+        with (
+            _as_unavailable(),
+            self._only_writer(),
+            self._begun(self._writing) as connection,
+            self._marked_as_writing(),
+        ):
             yield connection
             if self._failpoint is not None:
                 self._failpoint.reached(name, "before")
@@ -137,6 +149,19 @@ class Database:
             connection.commit()
         if self._failpoint is not None:
             self._failpoint.reached(name, "after")
+
+    def _refuse_nested(self) -> None:
+        """Raise RuntimeError if this thread is in a write transaction."""
+        if getattr(self._of_thread, "is_writing", False):
+            raise RuntimeError("this thread is in a write transaction; end it before beginning another one")
+
+    @contextmanager
+    def _marked_as_writing(self) -> Iterator[None]:
+        self._of_thread.is_writing = True
+        try:
+            yield
+        finally:
+            self._of_thread.is_writing = False
 
     def _only_writer(self) -> AbstractContextManager[None]:
         """With SQLite, let only one thread of this process write in the `with` block. Other threads wait for its end.
@@ -156,7 +181,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a read transaction for a `with` block. All its queries see the same state, with SQLite and with PostgreSQL."""
+        """Open a read transaction for a `with` block. All its queries see the same state, with SQLite and with PostgreSQL.
+
+        Raises:
+            Unavailable: The database does not answer or is damaged.
+            RuntimeError: This thread is in a write transaction.
+        """
+        self._refuse_nested()
         with _as_unavailable(), self._only_reader(), self._begun(self.engine) as connection:
             yield connection
             connection.commit()
