@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, event, select, update
+from sqlalchemy import delete, event, insert, select, update
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -24,7 +24,7 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
-from tuner.database.tables import attempt_usage, audit_log, checkpoints, storage_spans
+from tuner.database.tables import attempt_usage, attempts, audit_log, checkpoints, storage_spans
 from tuner.database.tables import jobs as jobs_table
 from tuner.domain.money import Money
 from tuner.domain.retention import GRACE_NS, parse_retention
@@ -352,6 +352,76 @@ def test_files_that_cannot_be_removed_or_measured_do_not_block_others(
     for _ in range(2):
         clocks.one_pass()
     assert all(files(service, job) == set() for job in done)
+
+
+def with_trials(service: FakeService, client: TestClient, count: int, **more: Any) -> str:
+    """Return a succeeded job with this many trials, each of which has had two attempts and has a recorded checkpoint."""
+    job = fakes.submit(client, **more)
+    fakes.begin(service, job)
+    of_job = {"job": job, "project": "default"}
+    ended = {"began_at": 1, "ended_at": 2, "end": "stopped", "from_step": 0, "to_step": 1, "costs": "{}"}
+    empty = dict.fromkeys(("reason", "detail", "node"), "")
+    saved = {"step": 1, "attempt": 2, "uri": "", "size_bytes": 100, "seconds": 0.1, "at": 1}
+    with service.database.write() as db:
+        for number in range(count):
+            of_trial = {**of_job, "trial": f"trial_{number:05d}"}
+            for attempt in (1, 2):
+                db.execute(insert(attempts).values(attempt=attempt, **of_trial, **ended, **empty))
+            db.execute(insert(attempt_usage).values(attempt=2, artifact_bytes=8, facts="{}", **of_trial))
+            db.execute(insert(checkpoints).values(**of_trial, **saved))
+    fakes.move(service, job, "succeeded")
+    return job
+
+
+def test_ordering_a_removal_takes_as_many_statements_for_many_trials(
+    service: FakeService, client: TestClient
+) -> None:
+    """Count the statements of a deletion, and of another one with nothing left to delete."""
+    statements = list[str]()
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+
+    def needed(job: str) -> int:
+        del statements[:]
+        delete_artifacts(service, job)
+        return len(statements)
+
+    few, many = (with_trials(service, client, count) for count in (2, 40))
+    assert [needed(few), needed(few)] == [needed(many), needed(many)]
+    with service.database.read() as db:
+        ordered = stored_files.removals_to_do(db, 100)
+    assert [removal.up_to_attempt for removal in ordered] == [2] * 42
+    assert recorded(service, many) == {}
+
+
+def test_repeated_deletion_keeps_the_place_of_the_orders(service: FakeService, client: TestClient) -> None:
+    first = with_trials(service, client, 1)
+    delete_artifacts(service, first)
+    service.now.pass_s(1)
+    second = with_trials(service, client, 1)
+    delete_artifacts(service, second)
+    service.now.pass_s(1)
+    delete_artifacts(service, first)
+    with service.database.read() as db:
+        assert [removal.job for removal in stored_files.removals_to_do(db, 9)] == [first, second]
+
+
+def test_order_covers_the_attempts_since_an_earlier_order(service: FakeService, client: TestClient) -> None:
+    job = with_trials(service, client, 2)
+    delete_artifacts(service, job)
+    of_trial = {"job": job, "trial": "trial_00001", "attempt": 2}
+    with service.database.write() as db:
+        a = attempts.c
+        third = update(attempts).where(*(a[name] == value for name, value in of_trial.items()))
+        db.execute(third.values(attempt=3))
+    delete_artifacts(service, job)
+    with service.database.read() as db:
+        ordered = stored_files.removals_to_do(db, 9)
+    assert [(removal.trial, removal.up_to_attempt) for removal in ordered] == [
+        ("trial_00000", 2),
+        ("trial_00001", 3),
+    ]
 
 
 @pytest.mark.parametrize("by", ["retention", "request"])

@@ -47,7 +47,7 @@ def fill(url: str, home: Path) -> None:
             packages.put(db, "default", PackageRow("a" * 64, "mine", 100, 1, service.now()))
             due = stored_files.DueMeasurement(source, "default")
             stored_files.record_sizes(db, {due: 1000}, service.now())
-            stored_files.order_removal(db, source, "default", {"trial_00000": 1}, service.now())
+            stored_files.order_removal(db, source, "default", service.now(), kept=(), exported=())
 
 
 def _wait_for_money(life: Life) -> None:

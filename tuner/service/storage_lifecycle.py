@@ -26,7 +26,7 @@ from tuner.service.catalogue import storage_price
 from tuner.service.leading import Term
 from tuner.service.periodic import PeriodicService
 from tuner.service.spend import storage_cost
-from tuner.store import exports, jobs, stored_files
+from tuner.store import jobs, stored_files
 from tuner.store.jobs import JobRow
 from tuner.store.spend import gb_months
 from tuner.store.stored_files import EndedJob, Removal
@@ -230,16 +230,13 @@ def _order_removal(
     if retained is None:
         return OrderedRemoval(row.id, retain, 0, 0)
     kept = retained[row.id]
-    stored = stored_files.trials_with_files(db, row.id)
-    gone = {trial: attempt for trial, attempt in stored.items() if trial not in kept}
+    gone = stored_files.trials_with_files(db, row.id) - kept
     exported = stored_files.exports_with_files(db, row.id)
     gone_exports = [export for export, trial in exported.items() if trial not in kept]
     size = stored_files.checkpoint_bytes(db, row.id, gone)
     if gone or gone_exports or why == "request":
-        attempted = stored_files.attempted_trials(db, row.id) | gone
-        names = {trial: attempt for trial, attempt in attempted.items() if trial not in kept}
-        names |= {export.id: 1 for export in exports.of_job(db, row.id) if export.trial not in kept}
-        stored_files.order_removal(db, row.id, row.project, names, service.now())
+        now = service.now()
+        stored_files.order_removal(db, row.id, row.project, now, kept=kept, exported=gone_exports)
     if gone or gone_exports:
         facts = {"why": why, "retain": retain, "trials": len(gone), "checkpoint_bytes": size}
         audit_log.note(db, service, audit_log.REMOVAL, row.id, after=facts)

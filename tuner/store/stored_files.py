@@ -15,8 +15,11 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
+    literal_column,
     or_,
     select,
+    union_all,
     update,
 )
 
@@ -202,19 +205,9 @@ def _add_trials(db: Connection, by_job: dict[str, set[str]], query: Select[Any])
         by_job[job].add(trial)
 
 
-def trials_with_files(db: Connection, job: str) -> dict[str, int]:
-    """Return the number of each trial's newest attempt, for the trials that have recorded checkpoints or artifacts."""
-    a = attempts.c
-    newest = (
-        select(a.trial, func.max(a.attempt).label("attempt")).where(a.job == job).group_by(a.trial).subquery()
-    )
-    named_trials = _with_files([job]).subquery()
-    rows = db.execute(
-        select(named_trials.c.trial, func.coalesce(newest.c.attempt, 0).label("attempt")).outerjoin(
-            newest, newest.c.trial == named_trials.c.trial
-        )
-    )
-    return {row.trial: row.attempt for row in rows}
+def trials_with_files(db: Connection, job: str) -> set[str]:
+    """Return the trials that have recorded checkpoints or artifacts."""
+    return {row.trial for row in db.execute(_with_files([job]))}
 
 
 def trials_with_files_or_exports(db: Connection, names: Collection[str]) -> dict[str, set[str]]:
@@ -238,13 +231,6 @@ def _with_files(names: Collection[str]) -> CompoundSelect[Any]:
     )
 
 
-def attempted_trials(db: Connection, job: str) -> dict[str, int]:
-    """Return the number of each trial's newest attempt, for the trials that have had an attempt."""
-    a = attempts.c
-    query = select(a.trial, func.max(a.attempt)).where(a.job == job).group_by(a.trial)
-    return {trial: attempt for trial, attempt in db.execute(query)}
-
-
 def exports_with_files(db: Connection, job: str) -> dict[str, str]:
     """Return the exports of the job that have files, each with its trial, by export id."""
     return {row.id: row.trial for row in exports.of_job(db, job) if _has_files(row)}
@@ -261,27 +247,44 @@ def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
     return sum(int(size) for trial, size in sizes if trial in names)
 
 
-def order_removal(db: Connection, job: str, project: str, names: dict[str, int], at: Instant) -> None:
-    """Delete the records of the files of trials and exports, and order the removal of the files from the storage.
+def order_removal(
+    db: Connection, job: str, project: str, at: Instant, *, kept: Collection[str], exported: Collection[str]
+) -> None:
+    """Delete the records of a job's files, and order the removal of the files from the storage, except those of the trials `kept`.
 
-    After this transaction, nothing lists the files. A background loop removes them later.
+    After this transaction, nothing lists the files. A background loop removes them later. The removal is ordered for each trial that
+    has had an attempt or has recorded files, and for each export. An earlier order for a trial keeps its place, and covers the newer
+    attempts from now on.
+
+    The caller must have locked the job (`lock_job`). The number of statements does not depend on the number of trials, because a job may
+    have thousands, and with SQLite nobody else can write meanwhile.
 
     Args:
-        names: The trials and exports, each with the number of the last attempt whose files are removed.
+        exported: The exports of which files are recorded.
     """
-    c, u = checkpoints.c, attempt_usage.c
-    for trial, attempt in names.items():
-        db.execute(delete(checkpoints).where(c.job == job, c.trial == trial))
-        db.execute(
-            update(attempt_usage)
-            .where(u.job == job, u.trial == trial, u.artifact_bytes > 0)
-            .values(artifact_bytes=0)
-        )
-        exports.forget_files(db, job, trial)
-        key = (removals.c.job == job) & (removals.c.trial == trial)
-        values = {"up_to_attempt": attempt, "ordered_at": at}
-        if db.execute(update(removals).where(key).values(values)).rowcount == 0:
-            db.execute(insert(removals).values(job=job, trial=trial, project=project, **values))
+    c, u, a, e, r = checkpoints.c, attempt_usage.c, attempts.c, exports_table.c, removals.c
+    retained = sorted(kept)
+    newest = select(func.max(a.attempt)).where(a.job == r.job, a.trial == r.trial).scalar_subquery()
+    older = (r.job == job, r.trial.not_in(retained), r.up_to_attempt < newest)
+    db.execute(update(removals).where(*older).values(up_to_attempt=newest))
+    files = union_all(
+        select(a.trial, a.attempt).where(a.job == job, a.trial.not_in(retained)),
+        select(c.trial, literal_column("0")).where(c.job == job, c.trial.not_in(retained)),
+        select(u.trial, literal_column("0")).where(
+            u.job == job, u.trial.not_in(retained), u.artifact_bytes > 0
+        ),
+        select(e.export, literal_column("1")).where(e.job == job, e.trial.not_in(retained)),
+    ).subquery()
+    trial, attempt = files.c
+    is_new = ~exists().where(r.job == job, r.trial == trial)
+    order = select(literal(job), trial, literal(project), func.max(attempt), literal(at))
+    columns = [r.job, r.trial, r.project, r.up_to_attempt, r.ordered_at]
+    db.execute(insert(removals).from_select(columns, order.where(is_new).group_by(trial)))
+    db.execute(delete(checkpoints).where(c.job == job, c.trial.not_in(retained)))
+    of_artifacts = (u.job == job, u.trial.not_in(retained), u.artifact_bytes > 0)
+    db.execute(update(attempt_usage).where(*of_artifacts).values(artifact_bytes=0))
+    for export in exported:
+        exports.forget_files(db, job, export)
 
 
 def removals_to_do(db: Connection, limit: int) -> list[Removal]:
