@@ -4,6 +4,8 @@ it.
 
 from dataclasses import replace
 
+from sqlalchemy import event
+
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, hold, new_job
 from tests.store.test_shared_budgets import account, check, put
 from tuner.database.database import Database
@@ -110,6 +112,36 @@ def test_job_resumes_when_the_budget_no_longer_covers_it(database: Database) -> 
         jobs.set_tags(db, JOB, PROJECT, {"p": "b"})
         shared_budget_changes.recount(db, PROJECT, NOW)
     assert goes_on(database, NOW)
+
+
+def test_waiting_jobs_are_checked_with_as_many_statements_for_many_jobs(database: Database) -> None:
+    """The reconciler checks them once a second, maybe for the rest of a month."""
+    used_up = SharedBudget("all", usd=Money(100), match={"p": "a"})
+    put(database, used_up, SharedBudget("other", usd=Money(100), match={"p": "b"}), at=NOW)
+    with running(database, tags={"p": "a"}).transaction() as tx:
+        assert tx.hold(hold(1, Cost(Money(100))))
+        tx.settle(hold(1, Cost()).id, {"train": Cost(Money(100))}, at=NOW)
+    for number in range(2, 5):
+        pause(running(database, f"job_{number:016d}", tags={"owner": "ada", "p": "a"}))
+    statements = list[str]()
+
+    def needed() -> int:
+        del statements[:]
+        with database.read() as db:
+            assert budget_waits.over(db, PROJECT, Instant(NOW + DAY_NS)) == []
+        return len(statements)
+
+    event.listen(database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    few = needed()
+    for number in range(5, 40):
+        pause(running(database, f"job_{number:016d}", tags={"p": "a"}))
+    assert needed() == few
+    with database.write() as db:
+        jobs.set_tags(db, f"job_{7:016d}", PROJECT, {"p": "b"})
+        jobs.set_tags(db, f"job_{8:016d}", PROJECT, {})
+    with database.read() as db:
+        over = budget_waits.over(db, PROJECT, Instant(NOW + DAY_NS))
+    assert [wait.job for wait in over] == [f"job_{number:016d}" for number in (7, 8)]
 
 
 def test_requested_pause_is_kept_when_the_budget_runs_out(database: Database) -> None:

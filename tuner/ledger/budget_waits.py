@@ -1,15 +1,14 @@
 """Record which jobs are paused until a shared budget has money left again."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from tuner.database.ledger_tables import budget_waits
-from tuner.database.tables import jobs
+from tuner.database.tables import job_tags, jobs
 from tuner.domain.errors import NotFound
 from tuner.domain.money import ZERO, Cost, Money
-from tuner.domain.shared_budget import SharedBudget, applying
+from tuner.domain.shared_budget import applying
 from tuner.domain.time import NS, Instant
 from tuner.ledger import shared_budgets
 
@@ -156,16 +155,25 @@ def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
         name: shared_budgets.period_at(db, project, budgets[name], at)
         for name in {budget_wait.name for budget_wait in waits} & budgets.keys()
     }
+    # The tags of all waiting jobs are read at once, because thousands of jobs may wait for the rest of a month.
+    tags = _tags_of_waiting(db, project) if waits else {}
+
+    def is_covered(wait: BudgetWait) -> bool:
+        return any(budget.name == wait.name for budget in applying(budgets.values(), tags.get(wait.job, {})))
+
     ended_waits = []
     for wait in waits:
         now = periods.get(wait.name)
-        if now is None or wait.is_over(now, at) or not _counts_in(db, wait, budgets):
+        if now is None or wait.is_over(now, at) or not is_covered(wait):
             ended_waits.append(wait)
     return ended_waits
 
 
-def _counts_in(db: Connection, wait: BudgetWait, budgets: Mapping[str, SharedBudget]) -> bool:
-    return any(
-        budget.name == wait.name
-        for budget in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))
-    )
+def _tags_of_waiting(db: Connection, project: str) -> dict[str, dict[str, str]]:
+    """Return the tags of the project's jobs that wait for a shared budget, by job. Jobs without tags are left out."""
+    w, t = budget_waits.c, job_tags.c
+    query = select(t.job, t.key, t.value).join(budget_waits, w.job == t.job).where(w.project == project)
+    tags: dict[str, dict[str, str]] = {}
+    for job, key, value in db.execute(query):
+        tags.setdefault(job, {})[key] = value
+    return tags
