@@ -4,13 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from tests import books, fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.service.passes import end, give_room, launched, one_pass, submit
+from tuner.domain.budget import BUDGET
+from tuner.domain.money import Money
+from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import DAY_NS
+from tuner.ledger import shared_budget_changes
 from tuner.service.reconciler import Reconciler
 
 
@@ -38,6 +43,32 @@ def test_project_without_a_quota_has_no_limits(client: TestClient) -> None:
             "concurrent_trials": 0,
         },
     }
+
+
+def test_pass_of_the_reconciler_takes_as_many_statements_for_many_quotas(service: FakeService) -> None:
+    """A quota has no alerts, so the reconciler need not read the quotas each second."""
+    reconciler, term, statements = Reconciler(service), service.leading.term(), list[str]()
+    assert term is not None
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+
+    def needed() -> int:
+        del statements[:]
+        reconciler._work_of_the_leader(term)
+        return len(statements)
+
+    def give_quotas(*projects: str) -> None:
+        for project in projects:
+            with service.database.write() as db:
+                quota = SharedBudget(BUDGET, usd=Money(1000), period="month")
+                shared_budget_changes.put(db, project, quota, secret="", at=service.now())
+
+    give_quotas("default")
+    needed()  # the first pass measures the machines
+    few = needed()
+    give_quotas("vision", "speech", "robots")
+    assert needed() == few
 
 
 def test_job_beyond_the_quota_waits_until_another_job_ends(service: FakeService, client: TestClient) -> None:

@@ -8,6 +8,7 @@ from tests import books
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tests.store.test_shared_budgets import JOBS, check, make, place, put, settle
 from tuner.database.database import Database
+from tuner.domain.budget import BUDGET
 from tuner.domain.calendar import Window
 from tuner.domain.errors import NotFound
 from tuner.domain.fair_share import Share, Waiting
@@ -215,7 +216,10 @@ def test_projects_with_budgets_and_with_waiting_jobs_are_listed(database: Databa
         assert shared_budgets.projects(db) == budget_waits.projects(db) == []
         for project in (PROJECT, "another"):
             shared_budget_changes.put(db, project, SharedBudget("all", usd=Money(100)), secret="", at=NOW)
-        assert shared_budgets.projects(db) == ["another", PROJECT]
+        quota = SharedBudget(BUDGET, usd=Money(100))
+        shared_budget_changes.put(db, "limited", quota, secret="", at=NOW)
+        assert shared_budgets.projects(db) == ["another", PROJECT, "limited"]
+        assert shared_budgets.projects_with_alerts(db) == ["another", PROJECT]
         budget_waits.note(db, PROJECT, JOB, "all", NOW)
         assert budget_waits.projects(db) == [PROJECT]
 

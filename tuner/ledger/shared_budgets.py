@@ -21,6 +21,7 @@ from tuner.database.codec import decode
 from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import job_tags
+from tuner.domain.budget import BUDGET
 from tuner.domain.errors import NotFound
 from tuner.domain.ledger import Account, Allowance
 from tuner.domain.money import FREE, Cost, Money
@@ -30,6 +31,7 @@ from tuner.domain.time import Instant
 
 PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
 
+_PROJECTS = select(budgets.c.project).distinct().order_by(budgets.c.project)
 _LOCK_BUDGETS = PreparedStatement(
     select(budgets.c.spec)
     .where(budgets.c.project == bindparam("of_project"))
@@ -66,7 +68,12 @@ class BudgetPeriod:
 
 def projects(db: Connection) -> list[str]:
     """Return the projects that have shared budgets."""
-    return list(db.execute(select(budgets.c.project).distinct().order_by(budgets.c.project)).scalars())
+    return list(db.execute(_PROJECTS).scalars())
+
+
+def projects_with_alerts(db: Connection) -> list[str]:
+    """Return the projects whose shared budgets may have alerts. A project's quota has none."""
+    return list(db.execute(_PROJECTS.where(budgets.c.name != BUDGET)).scalars())
 
 
 def kept(db: Connection, project: str) -> list[Kept]:

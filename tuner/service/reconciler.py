@@ -69,7 +69,7 @@ class Reconciler(PeriodicService):
 
     def _work_of_the_leader(self, term: Term) -> None:
         with self._service.database.read() as db:
-            waiting, alerting = budget_waits.projects(db), shared_budgets.projects(db)
+            waiting, alerting = budget_waits.projects(db), shared_budgets.projects_with_alerts(db)
         for project in waiting:
             self._resume_waiting(self._service.of(project), term)
         for project in alerting:
