@@ -32,7 +32,7 @@ from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
 from tuner.driver.actuator import teacher_of
 from tuner.service.spend import spend_of
-from tuner.service.storage_lifecycle import REFUSALS, STEADY_NS, StorageLifecycle, delete_artifacts
+from tuner.service.storage_lifecycle import AT_ONCE, REFUSALS, STEADY_NS, StorageLifecycle, delete_artifacts
 from tuner.store import attempt_rows, best, exports, jobs, stored_files
 
 DAY_S = 24 * 3600
@@ -393,6 +393,46 @@ def test_ordering_a_removal_takes_as_many_statements_for_many_trials(
         ordered = stored_files.removals_to_do(db, 100)
     assert [removal.up_to_attempt for removal in ordered] == [2] * 42
     assert recorded(service, many) == {}
+
+
+def ordered_removals(service: FakeService) -> list[tuple[str, str]]:
+    with service.database.read() as db:
+        return [(removal.job, removal.trial) for removal in stored_files.removals_to_do(db, 10_000)]
+
+
+def test_one_pass_carries_out_all_orders_if_there_is_time(
+    service: FakeService, client: TestClient, clocks: Clocks
+) -> None:
+    delete_artifacts(service, with_trials(service, client, AT_ONCE + 5))
+    clocks.one_pass()
+    assert ordered_removals(service) == []
+
+
+def test_pass_ends_after_a_time_and_jobs_take_turns(
+    service: FakeService, client: TestClient, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = (with_trials(service, client, count) for count in (9, 2))
+    for job in (large, small):
+        delete_artifacts(service, job)
+        service.now.pass_s(1)
+    names = Storage.names
+
+    def takes_a_minute(self: Storage, *parts: str) -> list[str]:
+        clocks.pass_s(60)
+        return names(self, *parts)
+
+    monkeypatch.setattr(Storage, "names", takes_a_minute)
+    clocks.one_pass()
+    left = ordered_removals(service)
+    assert len(left) == 11 - 6, "the sixth removal begins after five minutes"
+    assert {job for job, _ in left} == {large}
+
+
+def test_stopped_service_begins_no_removal(service: FakeService, client: TestClient, clocks: Clocks) -> None:
+    delete_artifacts(service, with_trials(service, client, 2))
+    clocks.lifecycle.stop()
+    clocks.one_pass()
+    assert len(ordered_removals(service)) == 2
 
 
 def test_repeated_deletion_keeps_the_place_of_the_orders(service: FakeService, client: TestClient) -> None:

@@ -8,7 +8,7 @@ an error of the storage, only delays the removal.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from tuner.checkpoints.checkpoints import remove_trial_files
@@ -36,8 +36,9 @@ log = logging.getLogger("tuner.lifecycle")
 EVERY_S = 60.0
 MEASURE_NS = 15 * 60 * NS  # how often the files of a running job are measured
 LATER_NS = 600 * NS  # how long to wait before checking a job again if its files are due but still needed
-AT_ONCE = 200  # one pass measures at most this many jobs and removes the files of at most this many trials
 JOBS_A_QUERY = 10_000  # SQLite allows 32,766 variables in a statement, and a query may name each job twice
+AT_ONCE = 200  # one pass measures at most this many jobs, and reads this many orders of removals at a time
+REMOVING_NS = 300 * NS  # a pass that has removed files for this long begins no other removal
 REFUSALS = 3  # after this many errors of the storage, a pass gives up
 # A clock that is set wrongly must not make files due. Therefore no file is due until the clock has run for `STEADY_NS` without a jump of more
 # than `JUMP_NS`.
@@ -74,10 +75,11 @@ class StorageLifecycle(PeriodicService):
     def __init__(self, service: Service, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("lifecycle", every_s=EVERY_S)
         self._service = service
-        self._clock = SteadyClock(service.now, monotonic_ns)
+        self._monotonic_ns, self._clock = monotonic_ns, SteadyClock(service.now, monotonic_ns)
         # When more files of an ended job become due (None if never), by the job's id and the time of its end. The time can be cached, because
         # the retention policy of a job never changes.
         self._next: dict[tuple[str, Instant], Instant | None] = {}
+        self._refused = set[str]()  # the jobs whose last removal failed
         # The jobs whose files could not be measured, each with the number of its last failure. Later failures have higher numbers.
         self._unmeasured: dict[str, int] = {}
 
@@ -127,29 +129,44 @@ class StorageLifecycle(PeriodicService):
         return policy.next_change(ended.ended_at, now)
 
     def _remove_ordered(self, term: Term, storage: Storage) -> None:
-        """Remove files that were ordered to be removed, the oldest orders first.
+        """Remove files that were ordered to be removed, for up to `REMOVING_NS`. Jobs take turns, and the oldest order of a job is first.
 
-        An order that fails becomes the newest one, so that orders that fail each time do not block the others.
+        An order that fails becomes the newest one of its job, and is not tried again in this pass. The job is the last one until a removal
+        of its files succeeds. So orders that fail each time do not block the others.
         """
+        until_ns = self._monotonic_ns() + REMOVING_NS
+        failed = set[Removal]()
+        while ordered := self._ordered(failed):
+            for removal in ordered:
+                if self._over.is_set() or self._monotonic_ns() > until_ns:
+                    return
+                note: Callable[[Connection, Removal], None] = stored_files.removed
+                try:
+                    remove_trial_files(
+                        storage, removal.up_to_attempt, removal.project, removal.job, removal.trial
+                    )
+                except Exception as error:  # every storage backend raises its own error types
+                    failed.add(removal)
+                    self._refused.add(removal.job)
+                    log.warning(
+                        "files of %s of %s are not removed yet: %s",
+                        removal.trial,
+                        removal.job,
+                        explained(error),
+                    )
+                    note = stored_files.postpone_removal
+                else:
+                    self._refused.discard(removal.job)
+                with self._service.leading.write(term, "lifecycle.removed") as db:
+                    note(db, removal)
+                if len(failed) >= REFUSALS:
+                    return
+
+    def _ordered(self, failed: Collection[Removal]) -> list[Removal]:
+        """Return the next orders to remove files, without those that have failed in this pass."""
         with self._service.database.read() as db:
-            ordered = stored_files.removals_to_do(db, AT_ONCE)
-        refusals = 0
-        for removal in ordered:
-            note: Callable[[Connection, Removal], None] = stored_files.removed
-            try:
-                remove_trial_files(
-                    storage, removal.up_to_attempt, removal.project, removal.job, removal.trial
-                )
-            except Exception as error:  # every storage backend raises its own error types
-                refusals += 1
-                log.warning(
-                    "files of %s of %s are not removed yet: %s", removal.trial, removal.job, explained(error)
-                )
-                note = stored_files.postpone_removal
-            with self._service.leading.write(term, "lifecycle.removed") as db:
-                note(db, removal)
-            if refusals >= REFUSALS:
-                return
+            ordered = stored_files.removals_to_do(db, AT_ONCE, self._refused)
+        return [removal for removal in ordered if removal not in failed]
 
     def _measure(self, term: Term, storage: Storage) -> None:
         """Measure the files of jobs that are due, the jobs whose measurement failed last."""

@@ -287,10 +287,18 @@ def order_removal(
         exports.forget_files(db, job, export)
 
 
-def removals_to_do(db: Connection, limit: int) -> list[Removal]:
-    """Return the `limit` oldest orders to remove files."""
+def removals_to_do(db: Connection, limit: int, last: Collection[str] = ()) -> list[Removal]:
+    """Return up to `limit` orders to remove files. Jobs take turns, and the oldest order of each job is first.
+
+    The files of a job with thousands of trials therefore do not delay the removal of those of other jobs.
+
+    Args:
+        last: Jobs whose orders come after those of all other jobs.
+    """
     r = removals.c
-    query = select(r.job, r.trial, r.project, r.up_to_attempt).order_by(r.ordered_at, r.job, r.trial)
+    turn = func.row_number().over(partition_by=r.job, order_by=(r.ordered_at, r.trial))
+    query = select(r.job, r.trial, r.project, r.up_to_attempt)
+    query = query.order_by(r.job.in_(sorted(last)), turn, r.ordered_at, r.job)
     return [Removal(*row) for row in db.execute(query.limit(limit))]
 
 
@@ -312,7 +320,7 @@ def removed(db: Connection, done: Removal) -> None:
 
 
 def postpone_removal(db: Connection, failed: Removal) -> None:
-    """Make a removal that failed the newest order, so that all other removals are tried before it."""
+    """Make a removal that failed the newest order, so that all other removals of the job are tried before it."""
     r = removals.c
     newest = db.execute(select(func.max(r.ordered_at))).scalar() or 0
     mine = (r.job == failed.job, r.trial == failed.trial)
