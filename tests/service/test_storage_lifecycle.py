@@ -2,14 +2,18 @@
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import delete, event, insert, select, update
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -18,6 +22,7 @@ from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tests.strategies import examples
 from tuner.api import response_cache
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointStore
@@ -26,17 +31,20 @@ from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.database.tables import attempt_usage, attempts, audit_log, checkpoints, storage_spans
 from tuner.database.tables import jobs as jobs_table
+from tuner.domain import calendar
 from tuner.domain.money import Money
 from tuner.domain.retention import GRACE_NS, parse_retention
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
 from tuner.driver.actuator import teacher_of
+from tuner.service import spend
 from tuner.service.spend import spend_of
 from tuner.service.storage_lifecycle import AT_ONCE, REFUSALS, STEADY_NS, StorageLifecycle, delete_artifacts
 from tuner.store import attempt_rows, best, exports, jobs, stored_files
 
 DAY_S = 24 * 3600
-DAY_NS, HOUR_NS = DAY_S * NS, 3600 * NS
+HOUR_S = 3600
+DAY_NS, HOUR_NS = DAY_S * NS, HOUR_S * NS
 LOG = "logs/a1.log"
 
 
@@ -775,3 +783,60 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
     monkeypatch.setattr("tuner.client.Client", lambda: made)
     shown = CliRunner().invoke(app, ["spend"]).output
     assert "storage: 6 GB-months for $0.138, not counted in bills and budgets" in shown
+
+
+@pytest.mark.parametrize("group_by", [("day",), ("tag:owner", "day", "job"), ("trainable", "tag:owner")])
+def test_storage_in_spend_takes_as_many_steps_for_many_jobs(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, group_by: tuple[str, ...]
+) -> None:
+    """Count SQL statements, and days that are searched for in the calendar."""
+    steps, period_of = list[str](), calendar.period_of
+
+    def note(*given: Any) -> Any:
+        steps.append("day")
+        return period_of(*given)
+
+    monkeypatch.setattr(calendar, "period_of", note)
+    event.listen(service.database.engine, "before_cursor_execute", lambda *given: steps.append(given[2]))
+
+    def store(jobs: int) -> None:
+        for _ in range(jobs):
+            due = stored_files.DueMeasurement(fakes.submit(client, tags={"owner": "ada"}), "default")
+            with service.database.write() as db:
+                stored_files.record_sizes(db, {due: 10**9}, Instant(service.now() - 20 * DAY_NS))
+
+    def needed() -> int:
+        del steps[:]
+        spend_of(service, group_by, timezone="Europe/Berlin")
+        return len(steps)
+
+    store(2)
+    few = needed()
+    store(9)
+    assert needed() == few
+
+
+@examples(100)
+@given(
+    timezone=st.sampled_from(["UTC", "Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia"]),
+    year=st.sampled_from([2011, 2018, 2026]),
+    parts=st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9000), st.integers(1, 9000), st.integers(1, 9)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_storage_of_each_day_equals_the_parts_on_that_day(
+    timezone: str, year: int, parts: list[tuple[str, int, int, int]]
+) -> None:
+    where, begin = calendar.zone(timezone), int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
+    stored = [
+        spend.StoredPart(job, (begin + since * HOUR_S) * NS, (begin + (since + hours) * HOUR_S) * NS, size)
+        for job, since, hours, size in parts
+    ]
+    wanted = Counter[tuple[str, str]]()
+    for job, since, hours, size in parts:
+        for hour in range(since, since + hours):  # each of these time zones changes its clocks at full hours
+            at = datetime.fromtimestamp(begin + hour * HOUR_S, where)
+            wanted[job, at.date().isoformat()] += size * HOUR_S * NS
+    assert spend.stored_by_group(stored, ("job", "day"), {}, timezone) == wanted

@@ -1,6 +1,8 @@
 """Spend by group."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,8 +16,7 @@ from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import data_transfer_price, storage_price, transfer_price
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
-from tuner.store import jobs, spend, stored_files
-from tuner.store.jobs import JobRow
+from tuner.store import spend, stored_files
 from tuner.store.spend import Span
 from tuner.store.spend import SpendRow as SpendRow
 
@@ -43,6 +44,20 @@ class SpendView:
     #: Cost of the cluster's machines in the period, for all users. None if it was never measured or the user may not
     #: see it.
     cluster: ClusterCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A time in the requested period for which files of a job had a constant size."""
+
+    job: str
+    begin: int
+    end: int
+    size_bytes: int
+
+    @property
+    def byte_ns(self) -> int:
+        return self.size_bytes * (self.end - self.begin)
 
 
 def spend_of(
@@ -104,20 +119,18 @@ def _with_storage(
     groups, total = {row.keys: row for row in rows[0]}, rows[1]
     now, since = service.now(), period.since or Instant(0)
     until = now if period.until is None else min(period.until, now)
-    known: dict[str, JobRow] = {}
+    parts = [
+        StoredPart(span.job, begin, end, span.size_bytes)
+        for span in stored_files.spans(db, service.project, since, until)
+        # A period that has not begun yet ends before it begins.
+        if (begin := max(span.since, since)) < (end := min(span.until or until, until))
+    ]
+    whole = sum(part.byte_ns for part in parts)
     sums: dict[tuple[str | None, ...], int] = {}
-    whole = 0
-    for span in stored_files.spans(db, service.project, since, until):
-        begin, end = max(span.since, since), min(span.until or until, until)
-        if end <= begin:  # the period has not begun yet
-            continue
-        whole += span.size_bytes * (end - begin)
-        if "market" in keys:
-            continue
-        row = known.get(span.job) or known.setdefault(span.job, jobs.get(db, span.job, service.project))
-        for day, ns in _days(begin, end, period.timezone) if "day" in keys else [("", end - begin)]:
-            key = tuple(_value(row, name, day) for name in keys)
-            sums[key] = sums.get(key, 0) + span.size_bytes * ns
+    if "market" not in keys:
+        which = stored_files.stored_between(service.project, since, until)
+        values = {key: spend.values_of_jobs(db, key, which) for key in keys if key not in ("job", "day")}
+        sums = stored_by_group(parts, keys, values, period.timezone)
     price, transfer = storage_price(service.settings), transfer_price(service.settings)
     of_data = data_transfer_price(service.settings)
 
@@ -162,28 +175,83 @@ def _transfer_cost(price: Money | None, moved_bytes: int, unplaced_bytes: int) -
     return Money(0 if price is None else spend.round_half_up(price.micro_usd * moved_bytes, 10**9))
 
 
-def _value(row: JobRow, key: spend.Key, day: str) -> str | None:
-    match key:
-        case "job":
-            return row.id
-        case "trainable":
-            return row.spec.trainable
-        case "day":
-            return day
-        case _:
-            return row.tags.get(key.removeprefix(spend.TAG))
+def stored_by_group(
+    parts: Sequence[StoredPart],
+    keys: Sequence[spend.Key],
+    values: Mapping[spend.Key, Mapping[str, str]],
+    timezone: str,
+) -> dict[tuple[str | None, ...], int]:
+    """Return the stored bytes times nanoseconds of each group.
+
+    Args:
+        values: The values of the keys other than `job` and `day`, by key and job.
+        timezone: Days begin at midnight in this time zone.
+    """
+    groups: dict[tuple[str | None, ...], list[StoredPart]] = {}
+    for part in parts:
+        of_job = {"job": part.job, "day": ""}
+        key = tuple(of_job[name] if name in of_job else values[name].get(part.job) for name in keys)
+        groups.setdefault(key, []).append(part)
+    if "day" not in keys or not parts:
+        return {key: sum(part.byte_ns for part in group) for key, group in groups.items()}
+    days = _days(min(part.begin for part in parts), max(part.end for part in parts), timezone)
+    place = keys.index("day")
+    return {
+        (*key[:place], day, *key[place + 1 :]): byte_ns
+        for key, group in groups.items()
+        for day, byte_ns in _stored_by_day(group, *days)
+    }
 
 
-def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
-    """Split the time between two instants into days of a time zone. Yield the ISO date and the nanoseconds of each part."""
+def _stored_by_day(
+    parts: Sequence[StoredPart], starts: Sequence[int], names: Sequence[str]
+) -> Iterator[tuple[str, int]]:
+    """Yield the stored bytes times nanoseconds of each day on which something was stored.
+
+    The work grows with the number of parts plus the number of days, because a part that covers whole days is added only at its first and
+    its last day. Thousands of jobs may each have stored their files for a year.
+
+    Args:
+        starts: The beginnings of the days, and the end of the last day.
+        names: The dates of the days.
+    """
+    # Bytes times nanoseconds on days that a part does not cover as a whole.
+    partial = defaultdict[int, int](int)
+    # By how many more bytes whole days are covered than on the day before.
+    change = defaultdict[int, int](int)
+    for part in parts:
+        first, last = bisect_right(starts, part.begin) - 1, bisect_left(starts, part.end) - 1
+        if first == last:
+            partial[first] += part.byte_ns
+            continue
+        partial[first] += part.size_bytes * (starts[first + 1] - part.begin)
+        partial[last] += part.size_bytes * (part.end - starts[last])
+        change[first + 1] += part.size_bytes
+        change[last] -= part.size_bytes
+    whole_days = 0
+    for day in range(min(partial), max(partial) + 1):
+        whole_days += change[day]
+        if byte_ns := partial[day] + whole_days * (starts[day + 1] - starts[day]):
+            yield names[day], byte_ns
+
+
+def _days(begin: int, end: int, timezone: str) -> tuple[list[int], list[str]]:
+    """Return the days of a time zone that overlap the time between two instants.
+
+    Returns:
+        The beginnings of the days followed by the end of the last day, and the ISO date of each day.
+    """
     where = calendar.zone(timezone)
-    while begin < end:
-        starts, ends = calendar.period_of(Instant(begin), "day", where)
-        assert ends is not None
+    at, _ = calendar.period_of(Instant(begin), "day", where)
+    starts, names = [int(at)], list[str]()
+    while at < end:
+        _, following = calendar.period_of(at, "day", where)
+        assert following is not None
         # The middle of the day has the right date even if the clock was changed at night.
-        day = datetime.fromtimestamp((starts + ends) // 2 // NS, where).date().isoformat()
-        yield day, min(end, ends) - begin
-        begin = ends
+        names.append(datetime.fromtimestamp((at + following) // 2 // NS, where).date().isoformat())
+        starts.append(following)
+        at = following
+    return starts, names
 
 
 def _sees_cluster(actor: Actor) -> bool:

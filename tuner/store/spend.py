@@ -320,6 +320,18 @@ def _grouped(
     return source, columns
 
 
+def values_of_jobs(db: Connection, key: Key, which: Select[tuple[str]]) -> dict[str, str]:
+    """Return the values of a key that belongs to jobs (`trainable` or a tag) for the jobs that `which` selects.
+
+    Jobs without the tag are left out.
+    """
+    t = job_tags.c
+    query = select(jobs.c.id, jobs.c.trainable).where(jobs.c.id.in_(which))
+    if key != "trainable":
+        query = select(t.job, t.value).where(t.key == key.removeprefix(TAG), t.job.in_(which))
+    return {job: value for job, value in db.execute(query)}
+
+
 def _day(at: ColumnElement[int], shifts: Shifts) -> ColumnElement[int]:
     """Return an expression for the number of the local day, counted from 1970-01-01, that contains the time `at`.
 

@@ -387,17 +387,22 @@ def spans(
     Spans without files are left out. If `job` is given, yield only its spans.
     """
     s = storage_spans.c
-    query = select(s.job, s.since, s.until, s.bytes).where(
-        s.project == project,
-        s.since < until,
-        or_(s.until.is_(None), s.until > since),
-        s.bytes > 0,
-    )
+    query = select(s.job, s.since, s.until, s.bytes).where(*_overlapping(project, since, until))
     if job is not None:
         query = query.where(s.job == job)
     for row in db.execute(query.order_by(s.job, s.since)):
         ends = None if row.until is None else Instant(row.until)
         yield StoredSpan(row.job, Instant(row.since), ends, row.bytes)
+
+
+def _overlapping(project: str, since: Instant, until: Instant) -> tuple[ColumnElement[bool], ...]:
+    s = storage_spans.c
+    return s.project == project, s.since < until, or_(s.until.is_(None), s.until > since), s.bytes > 0
+
+
+def stored_between(project: str, since: Instant, until: Instant) -> Select[tuple[str]]:
+    """Return a query for the ids of the project's jobs that had files in the storage between the two times."""
+    return select(storage_spans.c.job).where(*_overlapping(project, since, until))
 
 
 def stored(project: str, job: str | None = None) -> Select[tuple[str]]:
