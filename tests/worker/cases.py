@@ -1,5 +1,6 @@
 """Trainables that behave well or badly, and some in the style of Ray Tune's examples."""
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +404,37 @@ def follows_scores(config: dict[str, Any]) -> None:
         for step in run.steps():
             counter.count += 1
             run.report(acc=config["scores"][step])
+
+
+class Unsaveable(Counter):
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": deque([self.count])}
+
+
+def ignores_errors(config: dict[str, Any]) -> None:
+    """Catch each error of a report. The state cannot be saved."""
+    with SpotSafe(counter=Unsaveable()) as run:
+        for _ in run.steps():
+            with contextlib.suppress(Exception):
+                run.report(acc=1.0)
+
+
+def ignores_orders(config: dict[str, Any]) -> None:
+    """Report steps without regard to the replies. With `saves`, announce a checkpoint of each step."""
+    channel = current()
+    assert channel is not None
+    for step in range(1, 10):
+        channel.report(step, {"acc": 1.0}, resumable=True)
+        if config["saves"]:
+            checkpoint = Path(channel.begin.staging) / f"step_{step}"
+            checkpoint.mkdir()
+            (checkpoint / "step.txt").write_text(str(step))
+            channel.saved(step, str(checkpoint), 0.0)
+
+
+def asks_after_the_order(config: dict[str, Any]) -> None:
+    """Ask in the middle of a step, although the report before it was answered with an order to stop."""
+    channel = current()
+    assert channel is not None
+    channel.report(1, {"acc": 1.0}, resumable=True)
+    channel.ask()

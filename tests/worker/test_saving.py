@@ -225,6 +225,42 @@ def test_child_that_dies_while_saving_for_a_pause_ends_attempt(drive: Any) -> No
     assert sum(failed["meter"].values()) < LEASE_S * SECOND
 
 
+def test_attempt_whose_last_save_raises_fails_although_user_code_catches_the_error(drive: Any) -> None:
+    driver = drive("ignores_errors")
+    driver.run_to(2)
+    failed = driver.end("pause", "failed")
+    assert failed["error"]["type"] == "TypeError"
+    assert "deque" in failed["error"]["message"]
+    assert "_snapshot" in failed["error"]["traceback"]
+    assert [report["step"] for report in driver.reports] == [1, 2]
+
+
+@pytest.mark.parametrize("case", ["ignores_orders", "asks_after_the_order"])
+def test_attempt_that_continues_after_the_order_to_stop_fails(drive: Any, case: str) -> None:
+    driver = drive(case)
+    driver.run_to(1, config={"saves": False})
+    failed = driver.end("pause", "failed")
+    assert failed["error"]["kind"] == "protocol"
+    assert "continued after it was ordered to stop" in failed["error"]["message"]
+    assert [report["step"] for report in driver.reports] == [1]
+
+
+def test_report_after_the_last_save_is_ignored(
+    drive: Any, hanging_save: tuple[threading.Event, threading.Event]
+) -> None:
+    hangs, goes_on = hanging_save
+    driver = drive("ignores_orders")
+    driver.run_to(1, config={"saves": True})
+    driver.order("pause")
+    assert hangs.wait(240)
+    until(lambda: driver.supervisor.attempt.messages_since_report == 2)  # the checkpoint and the next report
+    goes_on.set()
+    paused = driver.until_state("paused")
+    assert paused["error"] is None
+    assert paused["saved_step"] == 1
+    assert [report["step"] for report in driver.reports] == [1]
+
+
 def test_failed_fork_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive("counts")
     driver.run_to(1)

@@ -7,11 +7,12 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tuner.training.artifacts import ArtifactLimits, stage
 from tuner.training.channel import (
@@ -19,6 +20,7 @@ from tuner.training.channel import (
     Channel,
     Kind,
     Reply,
+    StopTraining,
     current,
     plain_metrics,
     refuse_at_import,
@@ -271,6 +273,20 @@ class PlainTune(Home):
     def _clean(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def fail_last_save(error: Exception) -> NoReturn:
+    """End the attempt because its last save raised `error`. Code that catches exceptions would otherwise train on after the order to stop.
+
+    Raises:
+        StopTraining: Under the service, which was sent the error.
+        Exception: `error`, without the service.
+    """
+    channel = current()
+    if channel is None:
+        raise error
+    channel.failed(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+    raise StopTraining(1) from error
 
 
 def find_home(steps: int | None, checkpoint_dir: str | Path | None) -> Home:

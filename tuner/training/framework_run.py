@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.training.artifacts import ArtifactFolder
 from tuner.training.channel import Reply, StopTraining
-from tuner.training.environments import Home, PlainTune, Supervised, find_home
+from tuner.training.environments import Home, PlainTune, Supervised, fail_last_save, find_home
 from tuner.training.ranks import Ranks, SharedHome, rank_count
 
 STEP_FILE = "tuner_step.json"
@@ -147,7 +147,12 @@ class FrameworkRun:
         Raises:
             StopTraining: The attempt is over.
         """
-        self._write(write, announce=self._reply.save, by_first=by_first)
+        try:
+            self._write(write, announce=self._reply.save, by_first=by_first)
+        except Exception as error:
+            if self._reply.stop:
+                fail_last_save(error)
+            raise
         if self._reply.stop:
             raise StopTraining(0)
         self._home.phase("train")

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tuner.training import checkpoint, plain
-from tuner.training.channel import StopTraining
+from tuner.training.channel import Reply, StopTraining
 from tuner.training.datasets import dataset
-from tuner.training.environments import Alone, Home, PlainTune, Supervised, find_home
+from tuner.training.environments import Alone, Home, PlainTune, Supervised, fail_last_save, find_home
 from tuner.training.estimators import stateful
 from tuner.training.measured import TimedBatches
 from tuner.training.ranks import Ranks, SharedHome, rank_count
@@ -254,14 +254,7 @@ class SpotSafe:
         self._reported = True
         self._step += 1
         self._saved = reply.save
-        if reply.flush:
-            self._flush(now=reply.stop)
-        if reply.keep:
-            self._keep()
-        if reply.save:
-            self._save(now=reply.stop or isinstance(self._home, PlainTune))
-        if reply.stop:
-            raise StopTraining(0)
+        self._obey(reply)
 
     def _with_serving(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the metrics, with `latency_ms` and `usd_per_million` added if the job needs them and the trainable does not report them.
@@ -307,11 +300,24 @@ class SpotSafe:
         """
         self._check_open()
         reply = self._home.ask()
-        if reply.flush:
-            self._flush(now=reply.stop)
-        if reply.save:
-            self._part += 1
-            self._save(now=reply.stop, part=self._part)
+        self._part += reply.save
+        self._obey(reply, part=self._part)
+
+    def _obey(self, reply: Reply, *, part: int = 0) -> None:
+        """Do what a reply to a report requests, or a reply to a question before the save `part` in the middle of a step."""
+        try:
+            if reply.flush:
+                self._flush(now=reply.stop)
+            if reply.keep:
+                self._keep()
+            if reply.save:
+                self._save(now=reply.stop or isinstance(self._home, PlainTune), part=part)
+        except Exception as error:
+            if reply.stop:
+                fail_last_save(error)
+            if self._is_supervised:
+                self._home.failed(self._step, error)
+            raise
         if reply.stop:
             raise StopTraining(0)
 

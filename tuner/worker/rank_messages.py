@@ -33,6 +33,22 @@ from tuner.worker.sampling import sample_usage
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
+GOES_ON = "continued after it was ordered to stop, without saving; do not catch StopTraining"
+
+
+def is_too_late(attempt: RunningAttempt, message: ChildMessage) -> bool:
+    """Return whether to ignore a message, because the child reports or asks again after it wrote the attempt's last checkpoint.
+
+    Code that runs after the order to stop, such as a `finally` block, may report.
+
+    Raises:
+        InvalidMessage: The child reports or asks although it was ordered to save and stop, and has not saved.
+    """
+    if not attempt.states.closing or not isinstance(message, ReportMessage | AskMessage):
+        return False
+    if not attempt.states.last_is_written:
+        raise InvalidMessage(GOES_ON)
+    return True
 
 
 class FirstRank:
@@ -62,7 +78,9 @@ class FirstRank:
                 with self._changed:
                     if attempt.state is None:
                         attempt.count_message()
-                        self._receive(attempt, parse(data, now_ns=time.monotonic_ns()))
+                        message = parse(data, now_ns=time.monotonic_ns())
+                        if not is_too_late(attempt, message):
+                            self._receive(attempt, message)
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
