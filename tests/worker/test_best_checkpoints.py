@@ -2,13 +2,17 @@
 otherwise.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.worker.driving import parsed
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.objective import Constraint
+from tuner.driver.messages import end_of
+from tuner.worker import publishing
 
 PEAK = [1.0, 2.0, 5.0, 4.0, 3.0, 5.0, 2.0, 1.0, 1.0]  # step 3 is the best; step 6 only equals it
 SCORES: dict[str, Any] = {"metric": "acc", "mode": "max", "config": {"scores": PEAK}}
@@ -19,6 +23,12 @@ def steps_stored(driver: Any) -> list[int]:
     return sorted(
         checkpoint.step for checkpoint in store.ids("trial_00000") if store.has("trial_00000", checkpoint)
     )
+
+
+def is_gone(driver: Any) -> bool:
+    """Return whether the child has exited."""
+    processes = driver.supervisor.processes
+    return processes.pids[0] in processes._exits
 
 
 @pytest.mark.parametrize(
@@ -63,6 +73,47 @@ def test_best_step_of_a_trial_that_ends_by_itself_has_a_checkpoint(
     ended = driver.until_state("ended")
     assert ended["error"] is None
     assert steps_stored(driver) == sorted({3, len(scores)} if saves_last else {3})
+
+
+@pytest.mark.parametrize(
+    ("case", "module"), [("ends_early", "tests.worker.cases"), ("FollowsScores", "tests.worker.tune_cases")]
+)
+def test_trial_that_ends_by_itself_waits_until_its_checkpoints_are_stored(
+    drive: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    hanging_save: tuple[threading.Event, threading.Event],
+    case: str,
+    module: str,
+) -> None:
+    """It is billed as saving meanwhile, and does not end after the time that an ended attempt gives its uploads."""
+    monkeypatch.setattr(publishing, "SAVE_GRACE_S", 0.0)
+    hangs, goes_on = hanging_save
+    driver = drive(case, module)
+    driver.begin(target_step=9, **{**SCORES, "config": {"scores": [1.0, 2.0, 5.0]}})
+    driver.reported(3)
+    assert hangs.wait(240)
+    attempt = driver.supervisor.attempt
+    driver.until(lambda _: attempt.states.ends_by_itself and is_gone(driver))
+    assert driver.supervisor.step()["state"] == "running"
+    assert attempt.watch.kind == "checkpoint"
+    goes_on.set()
+    ended = driver.until_state("ended")
+    assert ended["error"] is None
+    assert ended["saved_step"] == 3
+    assert steps_stored(driver) == [3]
+
+
+def test_trial_whose_last_checkpoint_is_not_stored_after_it_has_returned_is_lost(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("the bucket is gone")
+
+    monkeypatch.setattr(publishing, "WAITS_S", ())
+    monkeypatch.setattr(CheckpointStore, "publish", refuse)
+    driver = drive("ends_early")
+    driver.begin(target_step=9, **{**SCORES, "config": {"scores": [1.0, 2.0, 5.0, 4.0]}})
+    assert end_of(parsed(driver.until_state("failed"))) == "lost"
 
 
 def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> None:

@@ -255,13 +255,23 @@ class RunningAttempt:
         self.states.parts.append(part)
         return step, len(self.states.parts)
 
+    def returned(self) -> None:
+        """Record that user code has returned. The attempt ends now, or once the checkpoints that the child announced are stored."""
+        if not self.states.returned():
+            self.end("ended")
+            return
+        self.awaiting_reply = None
+        self.watch.switch("checkpoint")
+
     def close(self) -> None:
-        """End the attempt in the state that the driver ordered.
+        """End the attempt in the state that the driver ordered, or as ended if user code has returned.
 
         If the driver ordered no end, the attempt ends as preempted if the machine has a preemption notice. Otherwise its lease ended in
         the middle of a step, or while the child waited for the driver, and the attempt ends as paused.
         """
         match self.last_command:
+            case _ if self.states.ends_by_itself:
+                self.end("ended")
             case "finish":
                 self.end("finished")
             case "pause":

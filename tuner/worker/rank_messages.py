@@ -37,13 +37,16 @@ GOES_ON = "continued after it was ordered to stop, without saving; do not catch 
 
 
 def is_too_late(attempt: RunningAttempt, message: ChildMessage) -> bool:
-    """Return whether to ignore a message, because the child reports or asks again after it wrote the attempt's last checkpoint.
+    """Return whether to ignore a message, because user code has returned, or because the child reports or asks again after it wrote the
+    attempt's last checkpoint.
 
     Code that runs after the order to stop, such as a `finally` block, may report.
 
     Raises:
         InvalidMessage: The child reports or asks although it was ordered to save and stop, and has not saved.
     """
+    if attempt.states.ends_by_itself:
+        return True
     if not attempt.states.closing or not isinstance(message, ReportMessage | AskMessage):
         return False
     if not attempt.states.last_is_written:
@@ -104,7 +107,7 @@ class FirstRank:
             case SaveFailedMessage(step, detail):
                 attempt.save_failed(step, detail)
             case EndedMessage():
-                attempt.end("ended")
+                attempt.returned()
             case FailedMessage():
                 self._ends.raised(attempt, 0, endings.user_code_raised(message), message.at)
 

@@ -27,7 +27,9 @@ class SavedStates:
     is_saving: bool = False  # whether a checkpoint is being written or stored
     written: Position = (0, 0)  # the newest state of which the child has written a checkpoint
     ordered: Position = (0, 0)  # the newest state that the child was ordered to save at once
-    closing: bool = False  # whether the child was ordered to stop
+    closing: bool = False  # whether the child was ordered to stop, or user code has returned
+    # whether user code has returned, so that the attempt ends once all announced checkpoints are stored
+    ends_by_itself: bool = False
     # for each ordered save in the middle of a step: the attempt's training time until the save, and `PartOfStep.trained_ns`
     parts: list[tuple[int, int]] = field(default_factory=list)
     _announced: int = 0  # `durable` when the last result was returned
@@ -53,17 +55,25 @@ class SavedStates:
         if reply.save:
             self.ordered = position
 
+    def returned(self) -> bool:
+        """Record that user code has returned. Return whether announced checkpoints are still to be stored before the attempt ends."""
+        self.ends_by_itself = self.closing = self._unpublished > 0
+        return self.ends_by_itself
+
     def closed_by(self, position: Position) -> bool:
         """Return whether a stored checkpoint of the state `position` ends the attempt.
 
-        It does if the child was ordered to stop and the state is at least as new as the one that it must save.
+        It does if the child was ordered to stop and the state is at least as new as the one that it must save. If user code has
+        returned, the checkpoint that is stored last ends the attempt.
         """
+        if self.ends_by_itself:
+            return not self._unpublished
         return self.closing and position >= self._closes_with
 
     @property
     def last_is_written(self) -> bool:
         """Whether the child has written the checkpoint that ends the attempt once it is stored."""
-        return self.closed_by(self.written)
+        return self.ends_by_itself or self.closed_by(self.written)
 
     def note_written(self, message: SavedMessage, *, last_step: int) -> None:
         """Record that the child wrote a checkpoint, which the publisher will store. `last_step` is the newest reported step.
