@@ -36,10 +36,14 @@ def counts(config: dict[str, Any]) -> None:
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
             time.sleep(config.get("step_s", 0))
-            while step + 1 >= config.get("gated", math.inf) and not os.path.exists(config["gate"]):
-                time.sleep(0.01)
+            _wait_at_gate(config, step + 1)
             counter.count += 1
             run.report(acc=float(counter.count), pid=os.getpid())
+
+
+def _wait_at_gate(config: dict[str, Any], step: int) -> None:
+    while step >= config.get("gated", math.inf) and not os.path.exists(config["gate"]):
+        time.sleep(0.01)
 
 
 def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
@@ -398,10 +402,11 @@ def prints_and_ends(config: dict[str, Any]) -> None:
 
 
 def follows_scores(config: dict[str, Any]) -> None:
-    """Report the configured scores, one per step."""
+    """Report the configured scores, one per step. From step `gated` on, each step waits until the file `gate` exists."""
     counter = Counter()
     with SpotSafe(counter=counter) as run:
         for step in run.steps():
+            _wait_at_gate(config, step + 1)
             counter.count += 1
             run.report(acc=config["scores"][step])
 

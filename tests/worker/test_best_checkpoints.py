@@ -2,6 +2,7 @@
 otherwise.
 """
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,53 @@ def test_best_step_is_stored_at_the_end_only_if_it_is_needed(
     driver.run_to(target_step, job_best=job_best, **SCORES)
     assert driver.end(**end)["error"] is None
     assert steps_stored(driver) == stored
+
+
+def gated(first: int, gate: Path) -> dict[str, Any]:
+    return {**SCORES, "config": {"scores": PEAK, "gated": first, "gate": str(gate)}}
+
+
+@pytest.mark.parametrize(("gated_step", "kept"), [(3, 2), (4, 3)], ids=["next is better", "next is worse"])
+def test_stop_in_the_middle_of_a_step_stores_the_best_step(
+    drive: Any, tmp_path: Path, gated_step: int, kept: int
+) -> None:
+    driver, gate = drive("follows_scores"), tmp_path / "gate"
+    driver.begin(target_step=9, **gated(gated_step, gate))
+    driver.reported(gated_step - 1)
+    attempt = driver.supervisor.attempt
+    driver.until(lambda _: attempt.awaiting_reply is None)
+    assert attempt.best_steps.kept_step == kept
+    driver.order("stop", keep_best=True)
+    assert driver.supervisor.step()["state"] == "running"
+    gate.touch()
+    assert driver.until_state("stopped")["error"] is None
+    assert steps_stored(driver) == [3]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_stop_waits_until_the_best_step_is_stored_or_cannot_be(
+    drive: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hanging_save: tuple[threading.Event, threading.Event],
+    fails: bool,
+) -> None:
+    monkeypatch.setattr(publishing, "WAITS_S", ())
+    hangs, goes_on = hanging_save
+    driver, gate = drive("follows_scores"), tmp_path / "gate"
+    driver.begin(target_step=9, **gated(5, gate))
+    assert hangs.wait(240)
+    driver.reported(4)
+    driver.order("stop", keep_best=True)
+    gate.touch()
+    driver.reported(5)
+    assert driver.supervisor.step()["state"] == "running", "the next step does not begin"
+    assert driver.supervisor.attempt.watch.kind == "checkpoint"
+    if fails:
+        shutil.rmtree(driver.supervisor.attempt.staging / "step_00000003")
+    goes_on.set()
+    assert driver.until_state("stopped")["error"] is None
+    assert steps_stored(driver) == ([] if fails else [3])
 
 
 def test_infeasible_step_is_not_the_best(drive: Any) -> None:

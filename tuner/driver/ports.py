@@ -84,7 +84,11 @@ class World(Protocol):
     def finish(self, trial: str) -> None: ...
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
-        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the state of its best step, if this step is the job's best."""
+        """Stop the trial's attempt at once.
+
+        With `keep_best`, its worker first saves the state of its best step, if this step is the job's best. For this, the trial trains until
+        it reports or asks whether to save.
+        """
 
 
 class Clock(Protocol):

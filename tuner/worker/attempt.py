@@ -221,9 +221,10 @@ class RunningAttempt:
 
     def save_failed(self, step: int, detail: str) -> None:
         """Record that the child could not write the checkpoint of `step`. `detail` says why."""
-        self.best_steps.save_failed(step)
+        self.best_steps.save_ended(step)
         if self.states.save_failed(step):
             self.close_unsaved(endings.not_written(detail))
+        self.close_if_best_is_saved()
 
     def made_durable(self, published: Published) -> None:
         """Record that a checkpoint is stored."""
@@ -282,6 +283,11 @@ class RunningAttempt:
                 self.end("paused")
             case "continue":
                 self.leave()
+
+    def close_if_best_is_saved(self) -> None:
+        """End the attempt if it was ordered to stop and only had to save the job's best state first. Call this when a save has ended."""
+        if self.last_command == "stop" and not self.best_steps.is_unsaved:
+            self.close()
 
     def close_unsaved(self, failure: FailureFields) -> None:
         """End an attempt whose last checkpoint could not be stored.

@@ -26,6 +26,7 @@ class BestSteps:
     best: tuple[StagedScore, int] | None = None  # score and step of the trial's best checkpoint
     # the step whose state the child keeps in memory, because it is the job's best
     kept_step: int | None = None
+    saving_step: int | None = None  # the job's best step, from the order to save its state until it is stored
     improved: bool = False  # whether the report that waits for a reply is the job's best
     _job_best: StagedScore = WORST  # the best report of the job that the driver has sent
     _own_best: StagedScore = WORST  # the best report of this attempt
@@ -64,20 +65,29 @@ class BestSteps:
         if score is not None:
             self._job_best = max(self._job_best, (0, score))
             if self._job_best > self._own_best:
-                self.kept_step, self.improved = None, False
+                self.kept_step, self.saving_step, self.improved = None, None, False
 
     def answered(self, step: int, reply: Reply) -> None:
         """Note the reply to the report of `step`, or to a question in the step after it."""
         if reply.keep:
-            self.kept_step = step
-        elif reply.flush or (reply.save and self.improved):
-            self.kept_step = None
+            self.kept_step, self.saving_step = step, None
+        elif reply.save and self.improved:
+            self.kept_step, self.saving_step = None, step
+        elif reply.flush:
+            self.kept_step, self.saving_step = None, self.kept_step
         self.improved = False
 
-    def save_failed(self, step: int) -> None:
-        """Record that the child could not write the state of `step`."""
+    def save_ended(self, step: int) -> None:
+        """Record that the state of `step` was stored, or could not be written or stored."""
         if self.kept_step == step:
-            self.kept_step = None  # the copy that the child should have kept could not be written
+            self.kept_step = None
+        if self.saving_step == step:
+            self.saving_step = None
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether this attempt has the job's best state, and that state is not stored yet."""
+        return self.improved or self.kept_step is not None or self.saving_step is not None
 
     def protected(self, step: int, part: int, recorded: int) -> frozenset[int]:
         """Return the steps whose checkpoints must not be deleted, however old they are, once a checkpoint of `step` is stored.

@@ -91,11 +91,14 @@ class Uploads:
             attempt.states.publisher_finished()
             if published is not None:
                 attempt.made_durable(published)
+            if not part:
+                attempt.best_steps.save_ended(step)
             if attempt.state is None and attempt.states.closed_by((step, part)):
                 if published is None:
                     attempt.close_unsaved(endings.not_stored(step, problem))
                 else:
                     attempt.close()
+            attempt.close_if_best_is_saved()
             self._changed.notify_all()
 
     def _store_artifacts(

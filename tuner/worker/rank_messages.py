@@ -27,7 +27,7 @@ from tuner.worker.processes import AttemptProcesses, RankProcess
 from tuner.worker.publishing import Uploads
 from tuner.worker.rank_ends import RankEnds
 from tuner.worker.ranks import RankEnd
-from tuner.worker.replies import reply_to
+from tuner.worker.replies import reply_to, waits_for_best
 from tuner.worker.sampling import sample_usage
 
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
@@ -132,6 +132,9 @@ class FirstRank:
 
         Never wait for the child. Call it under the lock.
         """
+        if waits_for_best(attempt):
+            attempt.watch.switch("checkpoint")
+            return
         reply, channel = reply_to(attempt), self._processes.first_channel
         if reply is None or channel is None:
             return

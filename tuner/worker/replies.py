@@ -106,11 +106,14 @@ def _save_is_due(attempt: RunningAttempt) -> bool:
     )
 
 
-def has_unsaved_best(attempt: RunningAttempt) -> bool:
-    """Return whether the child waits for a reply and still holds the job's best state, which is not in a checkpoint yet."""
-    return attempt.awaiting_reply is not None and (
-        attempt.best_steps.improved or attempt.best_steps.kept_step is not None
-    )
+def waits_for_best(attempt: RunningAttempt) -> bool:
+    """Return whether the child gets no reply, because the attempt is being stopped and ends once the job's best state is stored.
+
+    The child was ordered to save that state before.
+    """
+    best = attempt.best_steps
+    is_saving = best.saving_step is not None and best.kept_step is None and not best.improved
+    return attempt.last_command == "stop" and attempt.awaiting_reply is not None and is_saving
 
 
 def need_ns(attempt: RunningAttempt) -> int:

@@ -28,7 +28,7 @@ from tuner.worker.publishing import Uploads
 from tuner.worker.rank_ends import RankEnds
 from tuner.worker.rank_messages import FirstRank, OtherRanks
 from tuner.worker.ranks import OtherNodes, RankGroup
-from tuner.worker.replies import has_unsaved_best, waits_for_driver
+from tuner.worker.replies import waits_for_driver
 from tuner.worker.restoring import Restorer
 from tuner.worker.results import has_news, result_of
 from tuner.worker.sampling import UsageSampler
@@ -138,7 +138,8 @@ class Supervisor:
                     self._others.renew(attempt.lease_ns)
                 case "pause" | "finish":
                     attempt.last_command = message["order"]
-                case "stop" if message.get("keep_best") and has_unsaved_best(attempt):
+                case "stop" if message.get("keep_best") and attempt.best_steps.is_unsaved:
+                    # The child saves the state when it reports or asks next, and the attempt ends when the state is stored.
                     attempt.last_command = "stop"
                 case "stop":
                     attempt.end("stopped")
