@@ -1,14 +1,16 @@
 """Artifacts of a trial: what is stored and listed, with storage that refuses and user code that leaves links."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.waiting import until
 from tuner.checkpoints.artifacts import ArtifactDamaged, ArtifactsFull, TrialArtifacts
 from tuner.checkpoints.storage import Storage
 from tuner.training.artifacts import ArtifactFolder, ArtifactRefused, folder_of, stage
-from tuner.worker import publishing
+from tuner.worker import publishing, replies
 from tuner.worker.publishing import staged_artifacts
 
 TRIAL = ("default", "job_1", "trial_00000")
@@ -153,6 +155,49 @@ def test_attempt_stores_what_it_reports_and_continues_if_the_storage_refuses(
     failed = driver.until_state("failed")
     assert "of which 9 were left for this attempt" in failed["error"]["message"]
     assert steps(stored) == {"table.csv": 2, "first.txt": 1, "large": 1}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["hangs", "fails"])
+def test_training_continues_while_artifacts_cannot_be_stored(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(replies, "ARTIFACTS_WAIT_NS", 10**15 if fails else 0)
+    monkeypatch.setattr(publishing, "WAITS_S", ())
+    answers, calls, real = threading.Event(), [], TrialArtifacts.add
+
+    def add(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if not fails or len(calls) > 1:
+            answers.wait()
+        if fails and len(calls) == 1:
+            raise OSError("the storage refuses")
+        return real(*args, **more)
+
+    monkeypatch.setattr(TrialArtifacts, "add", add)
+    driver = drive("reports_artifacts")
+    stored = TrialArtifacts(str(tmp_path / "storage"), *TRIAL)
+    try:
+        driver.run_to(8)
+        assert stored.list() == {}
+        attempt = driver.supervisor.attempt
+        assert attempt.drops_artifacts
+        until(lambda: not folder_of(attempt.staging, 8).exists())
+    finally:
+        answers.set()
+    driver.until(lambda _: attempt.unstored == 0)
+    assert not attempt.drops_artifacts
+    driver.order("continue", target_step=9, lease_ns=0)
+    driver.until_state("waiting")
+    driver.until(lambda _: steps(stored)["table.csv"] == 9)
+
+
+def test_replaced_file_that_cannot_be_deleted_is_not_listed(
+    stored: TrialArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(stored, 1, 1, a=b"old")
+    monkeypatch.setattr(Storage, "remove", _refuse)
+    add(stored, 1, 2, a=b"new")
+    assert stored.read(stored.list()["a"]) == b"new"
 
 
 def _refuse(*_: object) -> None:

@@ -8,15 +8,17 @@ name again, the new file replaces the earlier one.
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.checkpoints.storage import Storage
+from tuner.checkpoints.storage import Storage, explained
 
 FOLDER = "artifacts"
 VERSION = 1
+log = logging.getLogger("tuner.checkpoints")
 _INDEX = re.compile(r"a(\d{1,9})\.json")
 _STORED = re.compile(r"a\d{1,9}-s\d{1,9}-[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -105,7 +107,11 @@ class TrialArtifacts:
         self._storage.put_file(json.dumps(index).encode(), *self._where, f"a{attempt}.json", durably=True)
         kept = {artifact.stored_as for artifact in after.values()}
         for name in (artifact.stored_as for artifact in before.values() if artifact.stored_as not in kept):
-            self._storage.remove(*self._where, name)
+            # A storage that refuses deletions keeps the replaced file, which is not listed. The new files are stored.
+            try:
+                self._storage.remove(*self._where, name)
+            except Exception as error:  # each kind of storage has errors of its own
+                log.warning("the replaced artifact %s could not be deleted: %s", name, explained(error))
         return after
 
     def read(self, artifact: Artifact) -> bytes:

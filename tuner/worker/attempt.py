@@ -70,6 +70,8 @@ class RunningAttempt:
     messages_since_report: int = 0
     metrics_bytes: int = 0  # the size of the metrics of all reports, as JSON
     unstored: int = 0  # reports with artifacts that the publisher has not finished
+    # Whether artifacts are dropped while earlier ones are being stored, because the last ones could not be stored or took too long
+    drops_artifacts: bool = False
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
 
     # What is to be sent to the driver

@@ -72,12 +72,21 @@ class Uploads:
     ) -> None:
         """Store the artifacts of a report once earlier ones are stored. Never wait. Call it under the lock.
 
+        If the storage fails or is slow, and earlier artifacts are not stored yet, drop these (see `RunningAttempt.drops_artifacts`).
+
         Args:
             attempt: The attempt that reported them.
             step: The step of the report.
             names: Their names.
             stored: Called under the lock at the end, with the attempt and the reason why they were refused, or an empty text.
         """
+        if attempt.drops_artifacts and attempt.unstored:
+            log.warning(
+                "%s: artifacts of step %d are dropped: earlier ones are not stored yet", attempt.trial, step
+            )
+            assert attempt.staging is not None
+            background("artifacts", remove_staged, attempt.staging, step)
+            return
         attempt.unstored += 1
         self._artifacts.submit(self._store_artifacts, attempt, step, names, stored)
 
@@ -113,6 +122,7 @@ class Uploads:
         stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
         with self._changed:
             attempt.unstored -= 1
+            attempt.drops_artifacts = stored_bytes is None
             if stored_bytes is not None:
                 attempt.use.artifacts(stored_bytes)
             stored(attempt, refusal)
@@ -276,8 +286,12 @@ def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str
             f"a reported artifact cannot be read as a file in the directory for artifacts: {error.strerror}; report files, not links"
         ) from error
     finally:
-        if not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)
+        remove_staged(staging, step)
+
+
+def remove_staged(staging: Path, step: int) -> None:
+    """Remove the files that the child staged with the report of a step."""
+    shutil.rmtree(folder_of(staging, step), ignore_errors=True)  # a link is left alone
 
 
 def _read_within(folder: int, name: str, flags: int) -> bytes:

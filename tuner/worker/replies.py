@@ -15,8 +15,10 @@ ANSWERS_WITHIN_NS = 100_000_000
 # How many reports may wait to be sent. A child with very short steps then waits for its reply, because the driver records all reports of
 # one result in one transaction.
 MAX_UNSENT_REPORTS = 100
-# How many reports may have artifacts that are not stored yet. A child that reports files faster than they are stored has to wait.
+# How many reports may have artifacts that are not stored yet. A child that reports files faster than they are stored has to wait, but only
+# for `ARTIFACTS_WAIT_NS`, because its machine costs money meanwhile.
 MAX_UNSTORED = 2
+ARTIFACTS_WAIT_NS = 10_000_000_000
 
 
 def reply_to(attempt: RunningAttempt) -> Reply | None:
@@ -43,7 +45,7 @@ def reply_to(attempt: RunningAttempt) -> Reply | None:
     if (
         waits_for_driver(attempt)
         or len(attempt.reports) >= MAX_UNSENT_REPORTS
-        or attempt.unstored > MAX_UNSTORED
+        or _waits_for_artifacts(attempt)
     ):
         return None
     if _save_is_due(attempt):
@@ -86,6 +88,14 @@ def waits_for_driver(attempt: RunningAttempt) -> bool:
     """
     ends = attempt.last_command != "continue" or attempt.notice is not None or attempt.has_returned
     return attempt.awaiting_reply is not None and not ends and (at_stop(attempt) or need_ns(attempt) > 0)
+
+
+def _waits_for_artifacts(attempt: RunningAttempt) -> bool:
+    """Return whether the child waits until artifacts are stored. After `ARTIFACTS_WAIT_NS`, let it continue and drop its next artifacts."""
+    if attempt.unstored <= MAX_UNSTORED or attempt.drops_artifacts:
+        return False
+    attempt.drops_artifacts = time.monotonic_ns() - attempt.reported_at > ARTIFACTS_WAIT_NS
+    return not attempt.drops_artifacts
 
 
 def _waits_in_vain(attempt: RunningAttempt, step: int) -> bool:
