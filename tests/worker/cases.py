@@ -437,6 +437,16 @@ def ignores_orders(config: dict[str, Any]) -> None:
             channel.saved(step, str(checkpoint), 0.0)
 
 
+def saves_outside(config: dict[str, Any]) -> None:
+    """Announce a checkpoint in the working directory."""
+    channel = current()
+    assert channel is not None
+    channel.report(1, {"acc": 1.0}, resumable=True)
+    Path("state.txt").write_text("1")
+    channel.saved(1, os.getcwd(), 0.0)
+    time.sleep(1000)
+
+
 def asks_after_the_order(config: dict[str, Any]) -> None:
     """Ask in the middle of a step, although the report before it was answered with an order to stop."""
     channel = current()

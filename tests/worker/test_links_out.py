@@ -215,9 +215,10 @@ def test_link_that_is_placed_after_the_check_of_a_checkpoint_is_not_stored(
 def test_save_whose_path_cannot_be_examined_fails_with_a_reason(tmp_path: Path) -> None:
     """The publisher must return, because the attempt waits for the outcome of its save."""
     attempt = cast(RunningAttempt, SimpleNamespace(trial=TRIAL, staging=tmp_path))
-    published, reason = publish(store(tmp_path), attempt, 1, tmp_path / "a\0b", frozenset())
+    published, failure = publish(store(tmp_path), attempt, 1, tmp_path / "a\0b", frozenset())
     assert published is None
-    assert "null" in reason
+    assert failure is not None
+    assert "null" in failure["message"]
 
 
 @pytest.mark.parametrize("place", ["file", "directory"])

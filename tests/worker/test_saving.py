@@ -13,6 +13,7 @@ from tests.worker.driving import LEASE_S, SECOND, parsed
 from tuner.checkpoints import storage
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import PARTIAL
+from tuner.driver.messages import end_of
 from tuner.worker import publishing
 from tuner.worker.background import Publisher
 from tuner.worker.endings import EXIT_GRACE_S
@@ -49,6 +50,31 @@ def test_unexpected_storage_error_fails_the_attempt_and_is_named(
     failure = parsed(failed).failure
     assert failure is not None
     assert failure.is_storage_failure
+
+
+@pytest.mark.parametrize(
+    ("case", "module", "message"),
+    [
+        (
+            "saves_nothing",
+            "tests.worker.tune_cases",
+            "has no files to store; write the checkpoint's files there",
+        ),
+        ("saves_outside", "tests.worker.cases", "is not in the directory for checkpoints"),
+    ],
+)
+def test_checkpoint_that_cannot_be_stored_fails_the_trial_and_not_the_storage(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, case: str, module: str, message: str
+) -> None:
+    """It is tried once, because the next try would fail in the same way."""
+    monkeypatch.setattr(publishing, "WAITS_S", (10_000.0,) * 6)
+    driver = drive(case, module)
+    driver.run_to(1)
+    failed = driver.end("pause", "failed")
+    assert failed["error"]["kind"] == "saving"
+    assert message in failed["error"]["message"]
+    assert "TUNER_STORAGE" not in failed["error"]["message"]
+    assert end_of(parsed(failed)) == "failed"
 
 
 def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:

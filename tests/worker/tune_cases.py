@@ -43,6 +43,13 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
             )
 
 
+def saves_nothing(config: dict[str, Any]) -> None:
+    """Report checkpoints without files."""
+    for step in range(1, 10):
+        with tempfile.TemporaryDirectory() as directory:
+            tune.report({"acc": step}, checkpoint=tune.Checkpoint.from_directory(directory))
+
+
 def tune_checkpoints_and_returns_status(config: dict[str, Any]) -> int:
     """Train one step in total."""
     if tune.get_checkpoint() is None:

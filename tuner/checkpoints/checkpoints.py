@@ -38,6 +38,10 @@ class CheckpointDamaged(Exception):
     """The checkpoint's files differ from its manifest, or the manifest is invalid."""
 
 
+class CheckpointUnfit(Exception):
+    """User code wrote a checkpoint that must not be stored: it has no files, or files outside of its directory."""
+
+
 class CheckpointMissing(FileNotFoundError):
     """The checkpoint has no manifest.
 
@@ -113,14 +117,14 @@ class CheckpointStore:
             part_ns: How long the next step was trained before such a save, in nanoseconds. Not used if `part` is 0.
 
         Raises:
-            FileNotFoundError: `source` has no files.
+            CheckpointUnfit: `source` has no files.
         """
         began = time.monotonic()
         # User code may have copied another checkpoint with its manifest. This checkpoint gets its own.
         (source / MANIFEST).unlink(missing_ok=True)
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
-            raise FileNotFoundError(f"{source} has no files to store; write the checkpoint's files there")
+            raise CheckpointUnfit(f"{source} has no files to store; write the checkpoint's files there")
         chunks = self._chunks_by(trial, attempt)
         in_chunks = [file for file in files if chunks.is_chunked(file["bytes"])]
         for file in in_chunks:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
-from tuner.checkpoints.checkpoints import CheckpointStore, Published
+from tuner.checkpoints.checkpoints import CheckpointStore, CheckpointUnfit, Published
 from tuner.checkpoints.storage import explained
 from tuner.training.artifacts import (
     MAX_TRIAL_BYTES,
@@ -25,7 +25,7 @@ from tuner.training.artifacts import (
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.background import Publisher, background
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import BeginOrder, FailureFields
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)  # before each retry
 # no retry begins after this time; a try that has begun may last until its requests time out
@@ -95,7 +95,7 @@ class Uploads:
         assert self._store is not None
         with self._changed:
             protect = attempt.protected(step, part)
-        published, problem = publish(self._store, attempt, step, path, protect, part)
+        published, failure = publish(self._store, attempt, step, path, protect, part)
         with self._changed:
             attempt.states.publisher_finished()
             if published is not None:
@@ -103,8 +103,8 @@ class Uploads:
             if not part:
                 attempt.best_steps.save_ended(step)
             if attempt.state is None and attempt.states.closed_by((step, part)):
-                if published is None:
-                    attempt.close_unsaved(endings.not_stored(step, problem))
+                if failure is not None:
+                    attempt.close_unsaved(failure)
                 else:
                     attempt.close()
             attempt.close_if_best_is_saved()
@@ -153,13 +153,15 @@ def with_retries(
     """Call `work` and return its result. Retry if it raises.
 
     Raise the last error if all retries have failed, `RETRY_S` has passed, the attempt was stopped, its lease has ended, or `wanted`
-    returns False. An error that is probably permanent is raised after `FEW` retries.
+    returns False. A mistake of user code is raised at once, and an error that is probably permanent is raised after `FEW` retries.
     """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):
         tried_at = time.monotonic()
         try:
             return work()
+        except CheckpointUnfit:
+            raise
         except Exception as error:  # each kind of storage has errors of its own
             is_futile = number >= FEW and store.is_lasting(error)
             gives_up = is_futile or time.monotonic() - began > RETRY_S
@@ -179,7 +181,7 @@ def publish(
     path: Path,
     protect: frozenset[int],
     part: int = 0,
-) -> tuple[Published | None, str]:
+) -> tuple[Published | None, FailureFields | None]:
     """Store the checkpoint of `step` from the folder `path`, then delete older checkpoints.
 
     Args:
@@ -191,7 +193,7 @@ def publish(
         part: The number of the checkpoint, if it is from the middle of the step after `step`, else 0.
 
     Returns:
-        The stored checkpoint and an empty text, or None and the reason why it was not stored.
+        The stored checkpoint and None, or None and the failure if it was not stored.
     """
 
     def newest() -> bool:
@@ -205,20 +207,21 @@ def publish(
 
     try:
         # This check can raise too, because user code may name any path and may change the folder meanwhile.
-        unsafe = unsafe_reason(path, attempt.staging)
-        if unsafe:
-            log.warning("%s: step %d was not saved: %s", attempt.trial, step, unsafe)
-            return None, unsafe
+        if unsafe := unsafe_reason(path, attempt.staging):
+            raise CheckpointUnfit(unsafe)
         published = with_retries(attempt, store, write, wanted=newest)
+    except CheckpointUnfit as unfit:
+        log.warning("%s: step %d was not saved: %s", attempt.trial, step, unfit)
+        return None, endings.not_written(f"the checkpoint of step {step} cannot be stored: {unfit}")
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
-        return None, explained(error)
+        return None, endings.not_stored(step, explained(error))
     # a checkpoint that is not deleted now is deleted after the next save
     with contextlib.suppress(Exception):
         keep = attempt.order["keep"]
         newest_step = max(step, attempt.states.durable)
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
-    return published, ""
+    return published, None
 
 
 def store_artifacts(
