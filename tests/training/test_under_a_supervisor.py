@@ -392,7 +392,10 @@ def test_run_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) 
     "error", [OSError(28, "No space left on device"), RuntimeError("[enforce fail] . unexpected pos 8384")]
 )
 def test_failed_save_is_reported_and_training_continues(
-    supervisor: Supervisor, unwritable: Callable[[Exception], None], error: Exception
+    supervisor: Supervisor,
+    unwritable: Callable[[Exception], None],
+    error: Exception,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     unwritable(error)
     supervisor.begin(max_step=2)
@@ -402,6 +405,7 @@ def test_failed_save_is_reported_and_training_continues(
     (failed,) = supervisor.messages_of("save_failed")
     assert failed["step"] == 1
     assert str(error) in failed["detail"]
+    assert f"step 1 could not be saved: {type(error).__name__}: {error}" in capsys.readouterr().err
     assert list(supervisor.staging.iterdir()) == []
 
 

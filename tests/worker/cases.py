@@ -447,6 +447,16 @@ def saves_outside(config: dict[str, Any]) -> None:
     time.sleep(1000)
 
 
+def fails_to_save(config: dict[str, Any]) -> None:
+    """Have no room for a checkpoint of the first step."""
+    with SpotSafe(counter=Counter()) as run:
+        for step in run.steps():
+            place = Path(current().begin.staging) / f"step_{step + 1:08d}"  # type: ignore[union-attr]
+            if step == 0:
+                place.write_text("in the way")
+            run.report(acc=1.0)
+
+
 def asks_after_the_order(config: dict[str, Any]) -> None:
     """Ask in the middle of a step, although the report before it was answered with an order to stop."""
     channel = current()

@@ -77,6 +77,24 @@ def test_checkpoint_that_cannot_be_stored_fails_the_trial_and_not_the_storage(
     assert end_of(parsed(failed)) == "failed"
 
 
+def test_failed_save_and_failed_deletion_are_logged(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("DeleteObject is not allowed")
+
+    monkeypatch.setattr(CheckpointStore, "prune", refuse)
+    driver = drive("fails_to_save")
+    driver.run_to(1, metric="acc", mode="max", job_best=0.0)
+    driver.order("continue", target_step=2, lease_ns=0)
+    driver.until_state("waiting")
+    assert driver.end("pause")["saved_step"] == 2
+    assert "trial_00000: the trial could not save step 1: FileExistsError" in caplog.text
+    assert (
+        "older checkpoints could not be deleted: PermissionError: DeleteObject is not allowed" in caplog.text
+    )
+
+
 def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker reports it for a restore and for the final save, because nothing else is done meanwhile."""
     monkeypatch.setattr(publishing, "WAITS_S", (0.4,) * 4)

@@ -3,6 +3,7 @@
 There is one class of home for each way to run a trainable: under the service's supervisor, under plain Ray Tune, and in a plain script.
 """
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -177,6 +178,7 @@ class Supervised(Home):
         self._channel.saved(step, str(path), part=part)
 
     def failed(self, step: int, error: Exception) -> None:
+        print_failed_save(step, error)
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
 
 
@@ -273,6 +275,12 @@ class PlainTune(Home):
     def _clean(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def print_failed_save(step: int, error: Exception) -> None:
+    """Print the error of a failed save, so that the trial's log has it. Training may continue without this checkpoint."""
+    with contextlib.suppress(Exception):  # user code may have closed its output
+        sys.stderr.write(f"step {step} could not be saved: {type(error).__name__}: {error}\n")
 
 
 def fail_last_save(error: Exception) -> NoReturn:

@@ -1,6 +1,5 @@
 """Store checkpoints and artifacts in shared storage. Failed storage operations are retried."""
 
-import contextlib
 import logging
 import os
 import random
@@ -216,11 +215,11 @@ def publish(
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
         return None, endings.not_stored(step, explained(error))
-    # a checkpoint that is not deleted now is deleted after the next save
-    with contextlib.suppress(Exception):
-        keep = attempt.order["keep"]
-        newest_step = max(step, attempt.states.durable)
+    newest_step, keep = max(step, attempt.states.durable), attempt.order["keep"]
+    try:
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
+    except Exception as error:  # a checkpoint that is not deleted now is deleted after the next save
+        log.warning("%s: older checkpoints could not be deleted: %s", attempt.trial, explained(error))
     return published, None
 
 

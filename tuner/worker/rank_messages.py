@@ -3,6 +3,7 @@
 Rank 0 reports and saves for all ranks. The other ranks only have to be kept going, and their ends noticed. Each rank has a reader thread.
 """
 
+import logging
 import threading
 import time
 from dataclasses import asdict
@@ -30,6 +31,7 @@ from tuner.worker.ranks import RankEnd
 from tuner.worker.replies import reply_to, waits_for_best
 from tuner.worker.sampling import sample_usage
 
+log = logging.getLogger("tuner.worker")
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
@@ -105,6 +107,7 @@ class FirstRank:
                 attempt.states.note_written(message, last_step=attempt.step)
                 self._uploads.submit_checkpoint(attempt, step, Path(path), part)
             case SaveFailedMessage(step, detail):
+                log.warning("%s: the trial could not save step %d: %s", attempt.trial, step, detail)
                 attempt.save_failed(step, detail)
             case EndedMessage():
                 attempt.returned()

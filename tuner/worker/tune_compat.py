@@ -26,6 +26,7 @@ from tuner.training.channel import (
     StopTraining,
     scalars,
 )
+from tuner.training.environments import print_failed_save
 from tuner.training.seeding import seed_untouched
 
 SESSION_MODULE = "ray.train._internal.session"
@@ -146,6 +147,7 @@ class KeptCheckpoint:
 
     def failed(self, step: int, error: Exception) -> None:
         """Report that user code could not write its checkpoint."""
+        print_failed_save(step, error)
         self._channel.save_failed(step, f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
