@@ -434,7 +434,7 @@ def ignores_orders(config: dict[str, Any]) -> None:
             checkpoint = Path(channel.begin.staging) / f"step_{step}"
             checkpoint.mkdir()
             (checkpoint / "step.txt").write_text(str(step))
-            channel.saved(step, str(checkpoint), 0.0)
+            channel.saved(step, str(checkpoint))
 
 
 def saves_outside(config: dict[str, Any]) -> None:
@@ -443,7 +443,7 @@ def saves_outside(config: dict[str, Any]) -> None:
     assert channel is not None
     channel.report(1, {"acc": 1.0}, resumable=True)
     Path("state.txt").write_text("1")
-    channel.saved(1, os.getcwd(), 0.0)
+    channel.saved(1, os.getcwd())
     time.sleep(1000)
 
 
