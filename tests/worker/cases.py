@@ -162,6 +162,13 @@ def ends_early(config: dict[str, Any]) -> None:
             run.report(acc=score)
 
 
+def ends_after(config: dict[str, Any]) -> None:
+    """Report the configured scores, one per step, and end once the configured file exists."""
+    ends_early(config)
+    while not Path(config["file"]).exists():
+        time.sleep(0.01)
+
+
 def exits_with_a_message(config: dict[str, Any]) -> None:
     sys.exit("no GPU was found")
 

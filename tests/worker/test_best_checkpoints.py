@@ -104,16 +104,21 @@ def test_trial_that_ends_by_itself_waits_until_its_checkpoints_are_stored(
     assert steps_stored(driver) == [3]
 
 
-def test_trial_whose_last_checkpoint_is_not_stored_after_it_has_returned_is_lost(
-    drive: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("entry", ["ends_early", "ends_after"])
+def test_trial_that_returned_is_lost_if_its_last_checkpoint_is_not_stored(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
 ) -> None:
+    """`ends_early` returns while the checkpoint is being stored, and `ends_after` after that has failed."""
+
     def refuse(*_: object, **__: object) -> None:
+        (tmp_path / "refused").touch()
         raise RuntimeError("the bucket is gone")
 
     monkeypatch.setattr(publishing, "WAITS_S", ())
     monkeypatch.setattr(CheckpointStore, "publish", refuse)
-    driver = drive("ends_early")
-    driver.begin(target_step=9, **{**SCORES, "config": {"scores": [1.0, 2.0, 5.0, 4.0]}})
+    driver = drive(entry)
+    config = {"scores": [1.0, 2.0, 5.0, 4.0], "file": str(tmp_path / "refused")}
+    driver.begin(target_step=9, **{**SCORES, "config": config})
     assert end_of(parsed(driver.until_state("failed"))) == "lost"
 
 

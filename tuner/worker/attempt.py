@@ -73,6 +73,9 @@ class RunningAttempt:
     # Whether artifacts are dropped while earlier ones are being stored, because the last ones could not be stored or took too long
     drops_artifacts: bool = False
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
+    not_stored: FailureFields | None = (
+        None  # why the newest checkpoint of the publisher could not be stored, or None
+    )
 
     # What is to be sent to the driver
     reports: list[ReportFields] = field(default_factory=list)
@@ -261,7 +264,10 @@ class RunningAttempt:
     def returned(self) -> None:
         """Record that user code has returned. The attempt ends now, or once the checkpoints that the child announced are stored."""
         if not self.states.returned():
-            self.end("ended")
+            if self.not_stored is None:
+                self.end("ended")
+            else:
+                self.close_unsaved(self.not_stored)
             return
         self.awaiting_reply = None
         self.watch.switch("checkpoint")

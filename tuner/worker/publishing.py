@@ -97,6 +97,7 @@ class Uploads:
         published, failure = publish(self._store, attempt, step, path, protect, part)
         with self._changed:
             attempt.states.publisher_finished()
+            attempt.not_stored = failure
             if published is not None:
                 attempt.made_durable(published)
             if not part:
