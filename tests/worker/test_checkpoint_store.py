@@ -18,7 +18,7 @@ import pytest
 from tests.worker.checkpoints import TRIAL, Checkpoints
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import storage
-from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
+from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId, CheckpointUnfit
 from tuner.checkpoints.storage import PARTIAL
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +229,7 @@ def test_newly_saved_part_is_kept_next_to_a_later_part_of_an_earlier_attempt(
 def test_empty_or_missing_source_is_not_published(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """A save that hung may continue after its attempt, when its files are gone."""
     for source in (checkpoints.stage(1, {}), tmp_path / "gone"):
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(CheckpointUnfit):
             checkpoints.store.publish(TRIAL, 1, 1, source)
     assert not checkpoints.fs.exists(checkpoints.root)
 
