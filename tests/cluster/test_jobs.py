@@ -22,17 +22,20 @@ print("ready", flush=True)
 time.sleep(1000)
 """
 
-# An actor with a child that touches a file when the actor's process is gone, as a fork server then kills what user code started.
+# An actor with a child that touches a file when the actor's process is gone, as a fork server then kills what user code started. The actor
+# is killed once the child is ready, because a child that still starts on a busy machine would need several seconds.
 KILLED = """
 import subprocess, sys
 import ray
 
-CHILD = "import pathlib, sys; sys.stdin.read(); pathlib.Path(sys.argv[1]).touch()"
+CHILD = "import pathlib, sys; file = pathlib.Path(sys.argv[1]); print(flush=True); sys.stdin.read(); file.touch()"
 
 @ray.remote(num_cpus=0)
 class Worker:
     def __init__(self, marker):
-        self.child = subprocess.Popen([sys.executable, "-S", "-c", CHILD, marker], stdin=subprocess.PIPE)
+        command = [sys.executable, "-S", "-c", CHILD, marker]
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.child.stdout.readline()
     def ready(self):
         pass
 
