@@ -219,24 +219,6 @@ def test_job_says_why_its_self_test_waits_for_another_machine(
     assert detail_of(database) == ""
 
 
-def test_self_test_asks_for_both_markets_as_long_as_all_machines_are_refused(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After many rounds, the price of the spot machine becomes known, and no on-demand machine is free."""
-    actors, waits = FakeActors([DEMAND, SPOT], [Verdict(True)], machines=[UNPRICED]), count(1)
-
-    def wait(*_: Any, **__: Any) -> None:
-        if next(waits) == 5 * REFUSED_ROUNDS:
-            actors.there, actors.machines = [SPOT], [CHEAP]
-
-    monkeypatch.setattr(spot_eligibility, "wait", wait)
-    looks = iter([True] * 1000)  # otherwise the test would never end if it failed
-    assert refusal(eligibility_of(database, actors, may_continue=lambda: next(looks, False))) is None
-    assert markets(database) == ["on_demand", "spot"]
-    assert actors.requested_offers.count(DEMAND) == actors.requested_offers.count(SPOT)
-    assert (len(actors.orders), detail_of(database)) == (1, "")
-
-
 @pytest.mark.parametrize("verdict", [Verdict(True), PaidActorLost])
 def test_actor_is_killed_while_its_hold_is_open(
     database: Database, verdict: Verdict | type[PaidActorLost]

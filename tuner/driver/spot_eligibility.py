@@ -54,9 +54,8 @@ SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
 LOST_MAX = 5
-# If a job has no on-demand offers, the test is given up after so many rounds over all offers, one after another, in which every offer
-# got a machine that was refused. A round takes, for each offer, up to TUNER_SPOT_WAIT but at least two minutes, and up to two more
-# minutes after a refusal.
+# The test is given up after so many rounds over all offers, one after another, in which every offer got a machine that was refused. A round takes, for
+# each offer, up to TUNER_SPOT_WAIT but at least two minutes, and up to two more minutes after a refusal.
 REFUSED_ROUNDS = 10
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
@@ -185,10 +184,7 @@ class SpotEligibility:
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict:
-        """Run the test, and repeat it if its machine is lost.
-
-        Raise WrongMachine if the job has only spot offers and all machines are refused.
-        """
+        """Run the test, and repeat it if its machine is lost. Raise WrongMachine if all machines are refused."""
         with self.database.write("self_test.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = system_now()
@@ -210,10 +206,9 @@ class SpotEligibility:
     def _test(self) -> Verdict:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
 
-        A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If the job has only spot
-        offers, every offer gets a machine in `REFUSED_ROUNDS` rounds one after another, and all of them are refused, raise WrongMachine.
-        While an offer gets no machine, the test waits, because a machine of that offer may be allowed. A job that also has on-demand offers
-        waits too. To restrict it to these offers would not help, because their machines are refused.
+        A machine that the job does not allow, or whose price is not known, is returned, and the job's detail says why. If every offer gets a
+        machine in `REFUSED_ROUNDS` rounds one after another, and all of them are refused, raise WrongMachine. While an offer gets no machine,
+        the test waits, because a machine of that offer may be allowed.
         """
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
@@ -225,7 +220,6 @@ class SpotEligibility:
                 offer.rate(size).price.micro_usd_per_hour,
             ),
         )
-        only_spot = all(offer.market == "spot" for offer in kinds)
         refused, shown = 0, ""  # how many machines were refused one after another, and the detail of the job
         for turn, offer in enumerate(cycle(kinds)):
             # An actor is known to have a machine only once its process runs there. So the wait grows from round to round, up to the time
@@ -241,7 +235,7 @@ class SpotEligibility:
                 refused = 0
             except WrongMachine as wrong:
                 refused += 1
-                if only_spot and refused == REFUSED_ROUNDS * len(kinds):
+                if refused == REFUSED_ROUNDS * len(kinds):
                     raise
                 if (detail := f"the restore self-test waits for another machine: {wrong}") != shown:
                     self._show(detail)
