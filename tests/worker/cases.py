@@ -226,6 +226,18 @@ def leaves_a_training_thread(config: dict[str, Any]) -> int:
     return 0
 
 
+def leaves_a_helper_thread(config: dict[str, Any]) -> dict[str, float] | None:
+    """Report a step, or return its metrics, while a thread waits for work that never comes."""
+    threading.Thread(target=threading.Event().wait).start()
+    if config["returns"]:
+        return {"acc": 0.9}
+    with SpotSafe(counter=Counter()) as run:
+        for _ in run.steps():
+            run.report(acc=0.9)
+            break
+    return None
+
+
 def opens_a_relative_file(config: dict[str, Any]) -> None:
     Path("data/train.npy").read_bytes()
 

@@ -319,6 +319,14 @@ def test_training_in_a_thread_that_outlives_the_function_is_paused(
     assert driver.until_state("paused")["saved_step"] == 2
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_thread_that_only_helps_does_not_delay_the_end(drive: Any, returns: bool) -> None:
+    driver = drive("leaves_a_helper_thread")
+    driver.begin(config={"returns": returns})
+    driver.until_state("ended")
+    assert [report["metrics"] for report in driver.reports] == [{"acc": 0.9}]
+
+
 def test_missing_module_is_named(drive: Any) -> None:
     driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()

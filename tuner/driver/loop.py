@@ -510,6 +510,9 @@ class Loop:
         """
         trial = lease.trial
         status = self.state.trial(trial).status
+        if status == "stopping" and self.state.ending is not None and self.state.ending.state == "cancelled":
+            # The trial may have been stopped before, and still train until it can save its best step.
+            turn.commands.append(lambda: self._world.stop(trial, keep_best=False))
         if status not in ("running", "pausing", "finishing") or trial in self.stalled or lease.wrong_machine:
             return
         hangs = self.pace.hangs(

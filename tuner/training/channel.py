@@ -114,6 +114,9 @@ class Channel:
     def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
         self.step = begin.first_step  #: The last reported step.
+        self.reporter: int | None = (
+            None  #: The identifier of the thread that sent the newest report of this attempt.
+        )
         self.is_used_by_run = False  #: Whether a `SpotSafe` or an adapter sends the reports.
         self._connection = connection
         self._is_stopped = False  # whether a reply has said that the attempt is over
@@ -150,7 +153,7 @@ class Channel:
         report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.measurements()}
         more = {**({"artifacts": list(artifacts)} if artifacts else {}), **({"last": True} if last else {})}
         self._send({"type": "report", **report, **more})
-        self.step = step
+        self.step, self.reporter = step, threading.get_ident()
         return self._reply()
 
     def ask(self) -> Reply:

@@ -164,7 +164,7 @@ def _run(channel: Channel, package: str) -> None:
         _fail(channel, error, kind="import")
         return
     try:
-        train(target, channel, returned=partial(_returned, process))
+        train(target, channel, returned=partial(_returned, channel, process))
     except StopTraining:
         raise
     except SystemExit as error:
@@ -174,12 +174,15 @@ def _run(channel: Channel, package: str) -> None:
             raise
         _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
     else:
-        _returned(process)
+        _returned(channel, process)
         channel.ended()
 
 
-def _returned(process: int) -> None:
-    """Wait for the threads of user code that has returned, because they may still report. Python waits for them at the end of a script.
+def _returned(channel: Channel, process: int, output: object = None) -> None:
+    """Wait for the threads of user code that has returned, if they may still report. Python waits for them at the end of a script.
+
+    They may if user code returned no metrics, and another thread sent its newest report, or it has not reported at all. Otherwise other
+    threads only support the training, and the end of the attempt does not wait for them. An integer may be an exit status.
 
     This function sets no limit, because the driver ends a trial that does not report for too long. If this is not the child `process`, but
     a process that user code forked from it, exit: its output is not that of the attempt.
@@ -187,6 +190,8 @@ def _returned(process: int) -> None:
     if os.getpid() != process:
         _exit(0)
     own = threading.current_thread()
+    if not (output is None or type(output) is int) or channel.reporter == own.ident:
+        return
     if any(thread is not own and not thread.daemon for thread in threading.enumerate()):
         threading._shutdown()  # type: ignore[attr-defined]
 
@@ -306,7 +311,7 @@ def import_fix(error: ModuleNotFoundError, entry: str) -> str:
 
 
 def train(
-    target: Callable[..., Any], channel: Channel, *, returned: Callable[[], object] = lambda: None
+    target: Callable[..., Any], channel: Channel, *, returned: Callable[[object], object] = lambda _: None
 ) -> None:
     """Run the attempt: an export, or a trainable, which may be a function, a class of Ray Tune or an Optuna objective.
 
@@ -316,7 +321,7 @@ def train(
     Args:
         target: The trainable. It is not used for an export.
         channel: The channel to the supervisor.
-        returned: Called when a function or an objective has returned, before its output is reported. It is not called for a generator,
+        returned: Called with the output of a function or an objective that has returned, before the output is reported. It is not called for a generator,
             whose code has not run yet.
     """
     if gpus_refused is not None:
@@ -345,10 +350,10 @@ def train(
     session.take_output(_output(target, dict(channel.begin.config), returned))
 
 
-def _output(target: Callable[..., Any], argument: object, returned: Callable[[], object]) -> Any:
+def _output(target: Callable[..., Any], argument: object, returned: Callable[[object], object]) -> Any:
     output = target(argument)
     if not inspect.isgenerator(output):
-        returned()
+        returned(output)
     return output
 
 

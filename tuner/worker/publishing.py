@@ -122,7 +122,9 @@ class Uploads:
         stored_bytes, refusal = store_artifacts(self._store, attempt, step, names)
         with self._changed:
             attempt.unstored -= 1
-            attempt.drops_artifacts = stored_bytes is None
+            # Once the child has waited too long, it does not wait again before everything is stored.
+            still_slow = attempt.drops_artifacts and attempt.unstored > 0
+            attempt.drops_artifacts = stored_bytes is None or still_slow
             if stored_bytes is not None:
                 attempt.use.artifacts(stored_bytes)
             stored(attempt, refusal)

@@ -236,7 +236,10 @@ def run_class(target: type, channel: Channel) -> None:
                 kept.flush()
                 # Without a checkpoint of its last step, a trial that can be resumed has to train this step again after a failure.
                 if resumable and not (reply.save or reply.keep):
-                    _save_class(trainable, begin, kept, step, Reply(stop=False, save=True))
+                    try:
+                        _save_class(trainable, begin, kept, step, Reply(stop=False, save=True))
+                    except Exception as error:  # the training is complete, although it cannot be saved
+                        kept.failed(step, error)
                 return
     finally:
         trainable.cleanup()

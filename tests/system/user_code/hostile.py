@@ -303,7 +303,7 @@ def announces_many_checkpoints() -> None:
 
 @attack
 def announces_a_checkpoint_elsewhere() -> None:
-    """Announce a checkpoint outside the staging folder. It is ignored, and the trial continues."""
+    """Announce a checkpoint outside the staging folder. The trial fails, because its last checkpoint cannot be stored."""
     reported_once()
     say(type="saved", step=1, path="/etc")
 
