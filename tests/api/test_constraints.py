@@ -110,11 +110,12 @@ def test_best_checkpoint_is_kept_and_chosen_among_feasible_ones(reporting: Repor
 def test_nearest_trial_keeps_its_files_if_none_is_feasible(reporting: Reporting, retain: Retain) -> None:
     for number, violation in enumerate([0.5, 0.2, 0.0]):
         with reporting.service.database.read() as db:
-            kept = retained_trials(db, reporting.job, jobs.get(db, reporting.job).spec, retain)
-        assert kept == (set() if number == 0 else {f"trial_{number - 1:05d}"})
+            kept = retained_trials(db, {reporting.job: jobs.get(db, reporting.job).spec}, retain)
+        assert kept == {reporting.job: set() if number == 0 else {f"trial_{number - 1:05d}"}}
         reporting.report(number, 1, 0.9, 20 * (1 + violation), violation)
     with reporting.service.database.read() as db:
-        assert retained_trials(db, reporting.job, jobs.get(db, reporting.job).spec, retain) == {"trial_00002"}
+        kept = retained_trials(db, {reporting.job: jobs.get(db, reporting.job).spec}, retain)
+    assert kept == {reporting.job: {"trial_00002"}}
 
 
 def test_forecast_of_the_next_dollar_counts_feasible_trials_only(reporting: Reporting) -> None:

@@ -71,7 +71,8 @@ def test_files_of_the_best_trial_are_kept_if_it_is_best_by_the_second_objective(
     assert reporting.get("/best?forecast=false")["trial"] == "trial_00001"
     with service.database.read() as db:
         spec = jobs.get(db, reporting.job).spec
-        assert stored_files.retained_trials(db, reporting.job, spec, "best") == {"trial_00001"}
+        kept = stored_files.retained_trials(db, {reporting.job: spec}, "best")
+    assert kept == {reporting.job: {"trial_00001"}}
 
 
 def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None:

@@ -1,5 +1,7 @@
 """The contract of every journal, in memory and in SQL: its events, rows and transactions."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.contracts.turns import (
@@ -225,12 +227,13 @@ def test_rolled_back_transaction_can_be_repeated_with_the_same_numbers(journal: 
     assert journal.account() == Account(cost(90, 90), posted=cost(5, 5), held=cost(10, 10))
 
 
-def test_changes_are_invisible_before_the_transaction_ends(journal: Journal) -> None:
+def test_changes_are_invisible_to_other_threads_before_the_transaction_ends(journal: Journal) -> None:
     place(journal, hold(1, cost(30, 30)))
     before = seen(journal)
     with journal.transaction() as tx:
         tx.append(EVENTS[0])
         assert tx.hold(hold(2, cost(10, 10)))
         assert tx.account().held == cost(40, 40)
-        assert seen(journal) == before
+        with ThreadPoolExecutor(1) as other_thread:
+            assert other_thread.submit(seen, journal).result() == before
     assert journal.account().held == cost(40, 40)

@@ -53,6 +53,7 @@ class World:
 
     begun: dict[str, Assignment] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    keeps_best: list[bool] = field(default_factory=list)  # of each stop
     workers: int = 1
 
     def room(self) -> int:
@@ -72,6 +73,7 @@ class World:
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
         self.stopped.append(trial)
+        self.keeps_best.append(keep_best)
 
 
 class Job:

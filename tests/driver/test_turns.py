@@ -209,6 +209,17 @@ def test_machine_usage_is_recorded_when_attempt_ends() -> None:
     assert job.journal.tables.usages[job.trial, 2] == used
 
 
+def test_cancelled_job_does_not_wait_until_a_stopped_trial_has_saved_its_best_step() -> None:
+    job = Job()
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": 3 * NS})))
+    job.loop.handle_event(ev.StopRequested(job.clock.now(), 1, job.trial))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": 4 * NS})))
+    assert job.world.keeps_best == [True]
+    job.loop.handle_event(ev.ControlRequested(job.clock.now(), "cancel"))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": 5 * NS})))
+    assert job.world.keeps_best == [True, False]
+
+
 def test_finished_job_ends_only_once() -> None:
     job = Job()
     job.loop.tick()

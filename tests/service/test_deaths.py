@@ -240,8 +240,9 @@ def test_time_after_a_death_is_not_billed_when_the_next_drivers_die_before_they_
         name, cost = hold_id(job, "trial_00000", 1, 1), Cost(Money(600))
         assert tx.hold(OpenHold(name, "trial_00000", 1, 1, cost, now, Instant(now + 600 * NS)))
     for _ in range(QUICK_DEATHS_MAX - 1):
+        epoch = launch_of(service, job).epoch
         with service.database.write() as db:
-            launches.record_heartbeat(db, job, launch_of(service, job).epoch, service.now())
+            launches.record_heartbeat(db, job, epoch, service.now())
         die(service, job)
         one_pass(service)
         until_submitted(service, job)

@@ -177,9 +177,15 @@ def test_waiting_jobs_begun_jobs_and_owner_shares_are_read(database: Database) -
         assert queue.waiting(db, NOW) == [Waiting(names[0], f"{PROJECT}/", 0, Instant(0), PROJECT)]
         assert queue.begun(db) == {names[1], names[2]}
         ann, nobody = f"{PROJECT}/ann", f"{PROJECT}/"
-        assert queue.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
+        assert queue.shares(db, NOW) == {
+            ann: Share(1, Money(8), PROJECT),
+            nobody: Share(1, Money(4), PROJECT),
+        }
         later = Instant(NOW + queue.RECENT_NS)
-        assert queue.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
+        assert queue.shares(db, later) == {
+            ann: Share(1, Money(3), PROJECT),
+            nobody: Share(1, Money(4), PROJECT),
+        }
 
 
 def test_launch_can_be_delayed_and_records_driver_versions_while_wanted(database: Database) -> None:

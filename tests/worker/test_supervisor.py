@@ -417,7 +417,9 @@ def test_function_that_has_returned_does_not_wait_for_the_driver(drive: Any) -> 
     assert [r["last"] for r in driver.reports] == [True]
 
 
-@pytest.mark.parametrize(("case", "saved"), [("FollowsScores", 3), ("EndsWithoutCheckpoints", None)])
+@pytest.mark.parametrize(
+    ("case", "saved"), [("FollowsScores", 3), ("CannotBeSaved", 1), ("EndsWithoutCheckpoints", None)]
+)
 def test_class_trainable_that_is_done_does_not_wait_for_the_driver(
     drive: Any, case: str, saved: int | None
 ) -> None:

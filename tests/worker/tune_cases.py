@@ -177,6 +177,13 @@ class FollowsScores(Steps):
         return {"acc": scores[self.count - 1], "done": self.count == len(scores)}
 
 
+class CannotBeSaved(FollowsScores):
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:  # type: ignore[override]
+        if self.count == len(self.config["scores"]):
+            raise TypeError("cannot pickle this")
+        return super().save_checkpoint(checkpoint_dir)
+
+
 class EndsWithoutCheckpoints(tune.Trainable):
     """Report the configured scores, one per step, and save no checkpoints."""
 

@@ -7,11 +7,11 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import IO
 
-from tuner.database.database import Database
+from tuner.database.database import Connection, Database
 from tuner.domain.errors import Conflict, HomeInUse, TunerError
 from tuner.domain.time import NS, Instant, system_now
 from tuner.service.leading import RENEW_NS, ROLE
@@ -22,6 +22,7 @@ from tuner.store.leadership import Term
 
 # How long a command's term lasts without a renewal. It is longer than that of a service, because a busy machine must not end it.
 LEASE_NS = 10 * NS
+TERM, GIVE_UP = "leading.term", "leading.give_up"  # names in `tuner.database.failpoints`
 
 
 class HomeLock:
@@ -82,6 +83,11 @@ def home_of_one(settings: Settings, name: str) -> Iterator[None]:
         home.release()
 
 
+def _term_transaction(database: Database, name: str) -> AbstractContextManager[Connection]:
+    """Open a write transaction that begins, renews or ends a command's term. It has the failpoint of a service's term."""
+    return database.write(name)
+
+
 class CommandTerm(PeriodicService):
     """The leader's term of a command, renewed in a thread, so that no service can lead."""
 
@@ -95,7 +101,7 @@ class CommandTerm(PeriodicService):
         super().__init__("command-term", every_s=RENEW_NS / NS, first_s=RENEW_NS / NS)
         self._database = database
         holder = f"{name} with pid {os.getpid()} on {socket.gethostname()[:60]}"
-        with database.write("leading.term") as db:
+        with _term_transaction(database, TERM) as db:
             at = leadership.clock(db, system_now())
             until = Instant(at + LEASE_NS)
             term = leadership.begin(db, ROLE, holder, release(), now=at, until=until)
@@ -116,7 +122,7 @@ class CommandTerm(PeriodicService):
             Conflict: The term is over, because a service has begun another one.
             Unavailable: The database does not answer.
         """
-        with self._database.write("leading.term") as db:
+        with _term_transaction(self._database, TERM) as db:
             until = Instant(leadership.clock(db, system_now()) + LEASE_NS)
             if not leadership.renew(db, self._term, until=until):
                 raise Conflict(
@@ -126,7 +132,7 @@ class CommandTerm(PeriodicService):
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the thread and end the term."""
         super().stop(timeout_s)
-        with suppress(TunerError), self._database.write("leading.give_up") as db:
+        with suppress(TunerError), _term_transaction(self._database, GIVE_UP) as db:
             leadership.give_up(db, self._term)
 
 

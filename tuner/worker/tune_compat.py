@@ -236,13 +236,18 @@ def run_class(target: type, channel: Channel) -> None:
                 kept.flush()
                 # Without a checkpoint of its last step, a trial that can be resumed has to train this step again after a failure.
                 if resumable and not (reply.save or reply.keep):
-                    try:
-                        _save_class(trainable, begin, kept, step, Reply(stop=False, save=True))
-                    except Exception as error:  # the training is complete, although it cannot be saved
-                        kept.failed(step, error)
+                    _save_complete(trainable, begin, kept, step)
                 return
     finally:
         trainable.cleanup()
+
+
+def _save_complete(trainable: Any, begin: BeginMessage, kept: "KeptCheckpoint", step: int) -> None:
+    """Save the last step of a complete training. If that fails, report it: the training is complete nevertheless."""
+    try:
+        _save_class(trainable, begin, kept, step, Reply(stop=False, save=True))
+    except Exception as error:
+        kept.failed(step, error)
 
 
 def _restore_class(trainable: Any, begin: BeginMessage, checkpoint: str) -> None:
