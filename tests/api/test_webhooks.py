@@ -20,14 +20,16 @@ from tests.api.test_bad_bodies import check_problem
 from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tests.listening import listening
+from tests.store.builders import hold
 from tuner.domain.money import Cost, Money
-from tuner.domain.time import DAY_NS, NS
+from tuner.domain.time import DAY_NS, NS, Instant
 from tuner.ledger import shared_budget_changes, shared_budgets
 from tuner.service import webhooks
 from tuner.service.reconciler import Reconciler
 from tuner.service.webhooks import AT_ONCE_PER_PROJECT, CLAIM_NS, GIVE_UP_NS
-from tuner.store import deliveries
+from tuner.store import deliveries, jobs
 from tuner.store.deliveries import Delivery
+from tuner.store.journal import SqlJournal
 
 service, client = fakes.fixtures("function")
 
@@ -158,18 +160,44 @@ def test_alert_at_1_is_sent_when_the_rest_of_the_budget_pays_for_no_work(
         Reconciler(open_service).one_pass()
         return len(get(client)["deliveries"])
 
-    def hold(usd: int) -> None:
+    def set_held(usd: int) -> None:
         with open_service.database.write() as db:
             period = shared_budgets.get(db, "default", "vision")
             now = shared_budgets.period_at(db, "default", period.budget, open_service.now())
             account = replace(now.account, held=Cost(Money(usd)))
             shared_budgets.set_account(db, "default", period.budget, replace(now, account=account))
 
-    hold(1)
+    set_held(1)
     assert recorded() == 0
-    hold(0)
+    set_held(0)
     assert recorded() == 1
     assert recorded() == 1
+
+
+def test_job_refused_while_another_job_holds_the_budget_sends_no_alerts(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    """The other job ends and releases its hold, so that most of the budget is left."""
+    client, now = fakes.client_of(open_service), open_service.now()
+    alerts = [{"at": share, "url": receiver.url} for share in (0.8, 1)]
+    put(client, usd=0.01, period="month", alerts=alerts)
+    other = fakes.submit(client, budget={"usd": 1})
+    with open_service.database.write() as db:
+        jobs.begin_running(db, other, at=now)
+    journal = SqlJournal(open_service.database, other, open_service.project, 1, now)
+    held = hold(1, Cost(Money(8000)), job=other)
+    with journal.transaction() as tx:
+        assert tx.hold(replace(held, placed_at=now, ends_at=Instant(now + NS)))
+    job = fakes.submit(client, algorithm=ASHA, budget={"usd": 0.005})
+    fakes.simulate(open_service, job)
+    with journal.transaction() as tx:
+        tx.settle(held.id, {"train": Cost(Money(1000))}, at=now)
+        tx.put_job("failed", "a test", at=now)
+    shown = get(client)
+    assert shown["waiting_jobs"] == [job]
+    assert shown["spend"]["usd"] < 0.004
+    Reconciler(open_service).one_pass()
+    assert get(client)["deliveries"] == []
 
 
 def test_changed_limit_sends_its_alerts_again(open_service: FakeService, receiver: Receiver) -> None:

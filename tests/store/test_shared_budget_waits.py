@@ -88,7 +88,29 @@ def test_used_up_budget_is_not_retried(database: Database) -> None:
     assert not goes_on(database, NOW + 1000 * DAY_NS)
     began_at, _ = ALL.span(NOW)
     with database.read() as db:
-        assert budget_waits.stopping(db, PROJECT) == {("all", began_at)}
+        assert budget_waits.used_up(db, PROJECT) == {("all", began_at)}
+
+
+def test_budget_is_not_used_up_while_money_is_held_or_after_it_was_released(database: Database) -> None:
+    other = "job_0000000000000002"
+    journal, other_journal = running(database), running(database, other)
+    put(database, ALL, at=NOW)
+    with other_journal.transaction() as tx:
+        assert tx.hold(hold(1, Cost(Money(99)), job=other))
+    pause(journal)
+
+    def is_used_up() -> bool:
+        with database.read() as db:
+            return bool(budget_waits.used_up(db, PROJECT))
+
+    assert not is_used_up()
+    with other_journal.transaction() as tx:
+        tx.settle(hold(1, Cost(), job=other).id, {"train": Cost(Money(9))}, at=NOW)
+    assert not is_used_up()
+    with other_journal.transaction() as tx:
+        assert tx.hold(hold(2, Cost(Money(90)), job=other))
+        tx.settle(hold(2, Cost(), job=other).id, {"train": Cost(Money(90))}, at=NOW)
+    assert is_used_up()
 
 
 def test_raised_budget_resumes_the_job_at_once(database: Database) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from tuner.database.ledger_tables import budget_waits
+from tuner.database.ledger_tables import budget_accounts, budget_waits
 from tuner.database.tables import job_tags, jobs
 from tuner.domain.errors import NotFound
 from tuner.domain.money import ZERO, Cost, Money
@@ -136,12 +136,25 @@ def waiting(db: Connection, project: str) -> list[BudgetWait]:
     ]
 
 
-def stopping(db: Connection, project: str) -> set[tuple[str, Instant]]:
-    """Return the shared budgets that a paused job of the project waits for, each with the start of the period in which it was paused."""
-    w = budget_waits.c
+def used_up(db: Connection, project: str) -> set[tuple[str, Instant]]:
+    """Return the project's used-up shared budgets, each with the start of the period in which it is used up.
+
+    A budget is used up if a paused job waits for it, nothing of it is held, and it has at most as much left as
+    when the job was paused. If it has more left, another job has released money since then. This money may pay
+    for more work.
+    """
+    w, a = budget_waits.c, budget_accounts.c
+    same_period = (a.project == w.project) & (a.name == w.name) & (a.began_at == w.began_at)
     query = select(w.name, w.began_at).distinct().join(jobs, jobs.c.id == w.job)
-    rows = db.execute(query.where(w.project == project, jobs.c.state == "paused"))
-    return {(name, Instant(began_at)) for name, began_at in rows}
+    query = query.join(budget_accounts, same_period).where(
+        w.project == project,
+        jobs.c.state == "paused",
+        a.held_usd == 0,
+        a.held_gpu_ms == 0,
+        a.limit_usd - a.posted_usd <= w.left_usd,
+        a.limit_gpu_ms - a.posted_gpu_ms <= w.left_gpu_ms,
+    )
+    return {(name, Instant(began_at)) for name, began_at in db.execute(query)}
 
 
 def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:

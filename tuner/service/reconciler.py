@@ -130,19 +130,18 @@ def _rests(db: Connection, job: str) -> bool:
 def _passed(db: Connection, service: Service) -> list[Delivery]:
     """Return a webhook delivery for each reached alert of the project's shared budgets.
 
-    An alert is reached when its share of the budget's limit is spent. All alerts are reached when a job waits for the budget and nothing of
-    it is held, because the rest pays for too little work to be spent. Periods that ended before the last change of the budget are
-    left out, because the changed limit and alerts did not apply to them.
+    An alert is reached when its share of the budget's limit is spent. All alerts are reached when the budget is
+    used up, because the rest pays for too little work to be spent. Periods that ended before the last change of
+    the budget are left out, because the changed limit and alerts did not apply to them.
     """
-    passed, stopping = [], budget_waits.stopping(db, service.project)
+    passed, used_up = [], budget_waits.used_up(db, service.project)
     for kept in shared_budgets.kept(db, service.project):
         budget = kept.budget
         if not budget.alerts:
             continue
         for period in shared_budgets.periods(db, service.project, budget.name, since=kept.updated_at):
             share = budget.share_ppm(period.account.posted)
-            is_used_up = (budget.name, period.began_at) in stopping and period.account.held.nothing
-            reached_ppm = PPM if is_used_up else share
+            reached_ppm = PPM if (budget.name, period.began_at) in used_up else share
             reached = [alert for alert in budget.alerts if alert.at_ppm <= reached_ppm]
             passed += [_delivery(service, kept, period, alert, share) for alert in reached]
     return passed
