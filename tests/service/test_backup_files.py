@@ -206,7 +206,7 @@ def test_restore_is_refused_while_a_service_leads_and_fences_old_terms(
     leading = Leading(service.database, service.now)
     term = leading.term()
     assert term is not None
-    with pytest.raises(Conflict, match="stop all services first"):
+    with pytest.raises(Conflict, match="stop it and all other services, and wait for ten seconds"):
         put_back(service, tmp_path / "b")
     service.now.pass_s(4)
     put_back(service, tmp_path / "b")

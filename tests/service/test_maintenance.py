@@ -11,6 +11,7 @@ from tuner.domain.errors import Conflict, Invalid
 from tuner.service.bootstrap import build, keep_url
 from tuner.service.cluster import driver_env
 from tuner.service.maintenance import Migrated, downgrade, migrate
+from tuner.service.sole_use import CommandTerm, term_of
 from tuner.settings import Settings
 from tuner.worker.limits import UserCodeLimits
 
@@ -35,9 +36,14 @@ def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: P
                 downgrade(settings, wrong)
         service = build(settings)
         assert service.leading.term() is not None
-        with pytest.raises(Conflict, match="stop all services first"):
+        with pytest.raises(Conflict, match="stop it and all other services, and wait for ten seconds"):
             downgrade(settings, before)
         service.leading.give_up()
+        with term_of(service.database, "`tuner restore`"):
+            with pytest.raises(Conflict, match="a service or command uses this database: `tuner restore`"):
+                downgrade(settings, before)
+            with pytest.raises(Conflict, match="wait for ten seconds"):
+                CommandTerm(service.database, "another command")
         service.database.dispose()
         assert downgrade(settings, before) == Migrated(
             Database(settings.database_url).address, made_up.REVISION, before

@@ -194,7 +194,8 @@ def _restore(
             before = copies.contents(database, now())
             if before.led_by is not None:
                 raise Conflict(
-                    f"a service uses this database: {before.led_by}; stop all services first, and wait for three seconds"
+                    f"a service or command uses this database: {before.led_by}; "
+                    "stop it and all other services, and wait for ten seconds"
                 )
             if not (before.empty or replace):
                 raise Conflict(

@@ -79,7 +79,7 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
 
     Raises:
         Invalid: `to` is not an older revision.
-        Conflict: A service uses the database, or begins to use it meanwhile.
+        Conflict: A service or another command uses the database, or a service begins to use it meanwhile.
         Unavailable: The database does not answer or is newer than this code, or other transactions keep its tables locked.
     """
     database = Database(settings.database_url, failpoint=settings.failpoint)
@@ -94,7 +94,8 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
         led_by = copies.contents(database, now()).led_by
         if led_by is not None:
             raise Conflict(
-                f"a service uses this database: {led_by}; stop all services first, and wait for three seconds"
+                f"a service or command uses this database: {led_by}; "
+                "stop it and all other services, and wait for ten seconds"
             )
         with home_of_one(settings, NAME), term_of(database, NAME) if older else nullcontext():
             database.downgrade(to)

@@ -95,7 +95,7 @@ class CommandTerm(PeriodicService):
         """Begin the term.
 
         Raises:
-            Conflict: A service leads.
+            Conflict: A service or another command leads.
             Unavailable: The database does not answer.
         """
         super().__init__("command-term", every_s=RENEW_NS / NS, first_s=RENEW_NS / NS)
@@ -107,7 +107,7 @@ class CommandTerm(PeriodicService):
             term = leadership.begin(db, ROLE, holder, release(), now=at, until=until)
         if term is None:
             raise Conflict(
-                "a service uses this database: stop all services first, and wait for three seconds"
+                "a service or command uses this database: stop it and all other services, and wait for ten seconds"
             )
         self._term: Term = term
 
@@ -141,7 +141,7 @@ def term_of(database: Database, name: str) -> Iterator[CommandTerm]:
     """Lead in the `with` block as the command `name`, so that no service can.
 
     Raises:
-        Conflict: A service leads.
+        Conflict: A service or another command leads.
         Unavailable: The database does not answer.
     """
     term = CommandTerm(database, name)
