@@ -125,6 +125,23 @@ def test_failed_backup_leaves_no_file(service: FakeService, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_backup_that_cannot_be_renamed_leaves_no_file(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packed file is gone before it is renamed, as after an error of the disk."""
+    touch = Path.touch
+
+    def remove_packed(file: Path, *, exist_ok: bool) -> None:
+        touch(file, exist_ok=exist_ok)
+        (packed,) = tmp_path.glob(".b.*/packed")
+        packed.unlink()
+
+    monkeypatch.setattr(Path, "touch", remove_packed)
+    with pytest.raises(BadFile, match="cannot be written"):
+        back_up(service, tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_backups_taken_under_load_are_consistent(
     service: FakeService, client: TestClient, tmp_path: Path
 ) -> None:

@@ -79,7 +79,11 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
                 file.touch(exist_ok=False)
             except FileExistsError:
                 raise Conflict(exists) from None
-            (folder / "packed").rename(file)
+            try:
+                (folder / "packed").rename(file)
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
         _sync(file.parent)
     finally:
         database.dispose()
