@@ -136,7 +136,8 @@ def get_ledger(
 def list_trainables(service: Svc) -> show.Trainables:
     """List the trainables that may be tuned here, with their documentation and a suggested search space, as read from the source files.
 
-    Nothing is imported, so `error` is null. If `truncated` is true, there are more source files than were read.
+    Nothing is imported. `error` says why an `async` function cannot be tuned, and is null otherwise. If
+    `truncated` is true, there are more source files than were read.
     """
     return show.Trainables.model_validate(trainable_search.listed(service.settings.allowed_modules))
 
