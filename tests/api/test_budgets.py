@@ -10,6 +10,7 @@ from tests.api.budgeting import ASHA, get, put
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.time import DAY_NS, NS, rfc3339
+from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
 
 service, client = fakes.fixtures("function")
@@ -129,6 +130,28 @@ def test_job_resumes_after_a_raised_budget_unless_a_user_paused_it(
     reconciler.one_pass()
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+def test_job_resumes_after_a_raised_budget_only_before_its_export_is_submitted(
+    service: FakeService, client: TestClient, is_submitted: bool
+) -> None:
+    put(client, usd=0.001)
+    job = fakes.submit(client, algorithm=ASHA, budget=MORE)
+    fakes.simulate(service, job)
+    put(client, usd=0.1)
+    made = client.post(f"/v1/jobs/{job}/exports", json={})
+    assert made.status_code == 202, made.text
+    if is_submitted:
+        Controller(service).one_pass()
+    Reconciler(service).one_pass()
+    export = client.get(made.headers["location"]).json()
+    state = client.get(f"/v1/jobs/{job}").json()["state"]
+    if is_submitted:
+        assert (state, export["state"]) == ("paused", "queued")
+        return
+    assert (state, export["state"], export["code"]) == ("running", "failed", "cancelled")
+    assert "the job was resumed" in export["detail"]
 
 
 def test_job_waits_for_the_parent_budget_after_its_budget_is_deleted(

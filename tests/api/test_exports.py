@@ -555,12 +555,60 @@ def test_export_is_refused_with_what_to_do(service: FakeService, client: TestCli
     check_problem(client.get("/v1/jobs/job_0000000000000000/exports"), 404)
 
 
-def test_job_with_an_export_is_not_resumed_and_keeps_its_files(client: TestClient, job: str) -> None:
+def test_job_with_a_submitted_export_is_not_resumed_and_keeps_its_files(
+    service: FakeService, client: TestClient, job: str
+) -> None:
     begin(client, job)
+    Controller(service).one_pass()
     for method, path in (("POST", "resume"), ("DELETE", "artifacts")):
         answer = client.request(method, f"/v1/jobs/{job}/{path}")
         assert answer.status_code == 409
         assert "export_00001" in answer.json()["detail"]
+
+
+def test_resumed_job_cancels_an_export_that_was_not_submitted(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    made = begin(client, job)
+    assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "cancelled", 0)
+    assert "the job was resumed" in shown["detail"]
+    Controller(service).one_pass()
+    assert service.cluster.submitted == [f"{job}-2"]
+
+
+def test_unsubmitted_export_with_a_machine_is_not_cancelled_by_resume(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    """The service died before it recorded that it had submitted the export."""
+    made = begin(client, job)
+    with service.database.write() as db:
+        assert exports.start(db, exports.get(db, job, made["id"]), jobs.get(db, job).offer, service.now())
+    refused = check_problem(client.post(f"/v1/jobs/{job}/resume"), 409)
+    assert "is running" in str(refused["detail"])
+    Controller(service).one_pass()
+    with service.database.read() as db:
+        assert exports.get(db, job, made["id"]).submitted_at is not None
+
+
+def test_export_cancelled_during_the_pass_is_not_submitted(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of the second export is resumed while the first export is submitted."""
+    first, second = [(job, begin(client, job)["id"]) for job in (finished(service, client) for _ in range(2))]
+    submit = service.cluster.submit_export
+
+    def meanwhile(*args: Any, **how: Any) -> None:
+        monkeypatch.undo()
+        assert client.post(f"/v1/jobs/{second[0]}/resume").status_code == 202
+        submit(*args, **how)
+
+    monkeypatch.setattr(service.cluster, "submit_export", meanwhile)
+    Controller(service).one_pass()
+    assert submitted_exports(service) == [submission_id(service, *first)]
+    with service.database.read() as db:
+        assert exports.get(db, *second).submitted_at is None
 
 
 def test_cancelled_job_cancels_an_export_without_a_machine(service: FakeService, client: TestClient) -> None:

@@ -33,6 +33,7 @@ from tuner.service.views import JobView, job_view, revision_of
 from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
 from tuner.store.best import repeats
+from tuner.store.exports import ExportRow
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.tuning.guard import UNKNOWN_NEED_NS
@@ -63,12 +64,13 @@ def pause(service: Service, job: str) -> JobView:
 def resume(service: Service, job: str) -> JobView:
     """Resume a paused or succeeded job. If the job is about to pause, withdraw the requested pause.
 
-    The view has a warning if the job may spend the rest of its budget on the start of its workers.
+    An export of the job is cancelled if it was not submitted to the cluster yet. The view has a warning if the job may spend the
+    rest of its budget on the start of its workers.
 
     Raises:
         NotFound: The project has no such job.
-        Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; the checkpoint
-            of its teacher, the trial that it learns from, was deleted; or another job, which has not ended, learns from a
+        Conflict: The job was cancelled, is being cancelled, or failed; one of its exports was submitted and has not ended; the
+            checkpoint of its teacher, the trial that it learns from, was deleted; or another job, which has not ended, learns from a
             trial of this job.
         BudgetRefused: A shared budget of the job, or the own budget of a succeeded job, cannot pay for one second of a trial.
     """
@@ -79,7 +81,7 @@ def resume(service: Service, job: str) -> JobView:
             raise Conflict(f"a job that is {row.state} cannot be resumed; submit a new job")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
-            if (export := exports.live_of(db, job)) is not None:
+            if (export := end_waiting_export(db, job, service.now())) is not None:
                 raise Conflict(
                     f"the export {export.id} of this job is {export.state}; wait until the export has ended"
                 )
@@ -146,7 +148,7 @@ def cancel(service: Service, job: str) -> JobView:
         if row.state != "cancelled":
             _refuse_ended(row, "cancelled")
             if (export := exports.live_of(db, job)) is not None:
-                exports.cancel(db, export, service.now())
+                exports.cancel(db, export, service.now(), "the job was cancelled")
             if not ended_without_driver(db, service, row, "cancelled"):
                 jobs.set_control_request(db, job, "cancel")
             budget_waits.end(db, job)
@@ -498,6 +500,20 @@ def continue_job(db: Connection, row: JobRow, now: Instant) -> None:
     else:
         jobs.revive(db, row.id)
     launches.want(db, row.id, row.project, now, window=window)
+
+
+def end_waiting_export(db: Connection, job: str, now: Instant) -> ExportRow | None:
+    """Cancel the job's export if it was not submitted to the cluster, because the job is to be resumed.
+
+    Otherwise an export that waits for room could block its job for days. Return the unfinished export for which the job must
+    wait, or None if it need not wait.
+    """
+    export = exports.live_of(db, job)
+    if export is None:
+        return None
+    detail = "the job was resumed before the export began; export again when the job has ended or is paused"
+    is_ended = export.submitted_at is None and exports.cancel(db, export, now, detail)
+    return None if is_ended else export
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:

@@ -330,10 +330,14 @@ class ExportSupervisor:
         return self._service.now() - max(row.submitted_at or 0, row.heartbeat_at or 0)
 
     def _submit(self, term: Term, row: ExportRow) -> None:
-        """Submit the process of an export, then record that it was submitted.
+        """Submit the process of an export, then record that it was submitted. Do nothing if the export was cancelled meanwhile.
 
-        If this service dies in between, the next leader submits the same id again, which changes nothing.
+        If the export is cancelled during the submission, its process notices this and ends without a hold. If this service dies in
+        between, the next leader submits the same id again, which changes nothing.
         """
+        with self._service.database.read() as db:
+            if exports.get(db, row.job, row.id).state not in exports.LIVE:
+                return
         self._service.cluster.submit_export(row.submission_id, job=row.job, export=row.id)
         with self._service.leading.write(term, "controller.export_submitted") as db:
             exports.submitted(db, row, self._service.now())

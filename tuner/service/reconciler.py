@@ -18,13 +18,13 @@ from tuner.ledger import budget_waits, shared_budgets
 from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterMeter
-from tuner.service.control import continue_job
+from tuner.service.control import continue_job, end_waiting_export
 from tuner.service.leading import Term
 from tuner.service.ledger_audit import Audit
 from tuner.service.periodic import PeriodicService
 from tuner.service.shared_budgets import without_room
 from tuner.service.webhooks import WebhookSender
-from tuner.store import deliveries, exports, jobs, launches
+from tuner.store import deliveries, jobs, launches
 from tuner.store.deliveries import Delivery
 
 log = logging.getLogger("tuner.reconciler")
@@ -90,7 +90,7 @@ class Reconciler(PeriodicService):
             with service.leading.write(term, "reconciler.continue_job") as db:
                 jobs.change_alone(db, wait.job)
                 row = jobs.get(db, wait.job)
-                if row.state != "paused" or not _rests(db, wait.job) or exports.live_of(db, wait.job):
+                if row.state != "paused" or not _rests(db, wait.job):
                     continue
                 if not budget_waits.claim(db, wait):
                     continue
@@ -98,6 +98,8 @@ class Reconciler(PeriodicService):
                 rate = row.offer.rate(size)
                 if (still := without_room(db, service, row.tags, rate)) is not None:
                     budget_waits.note(db, service.project, wait.job, still[0].name, now)
+                    continue
+                if end_waiting_export(db, wait.job, now) is not None:
                     continue
                 continue_job(db, row, now)
                 log.info("%s is being resumed: the shared budget %r has room again", wait.job, wait.name)

@@ -194,13 +194,12 @@ def end(
     return _change(db, row, LIVE, state=state, ended_at=at, **values)
 
 
-def cancel(db: Connection, row: ExportRow, at: Instant) -> bool:
-    """End a queued export, because its job was cancelled. Return False if the export is not queued any more.
+def cancel(db: Connection, row: ExportRow, at: Instant, detail: str) -> bool:
+    """End a queued export, for the reason that `detail` says. Return False if the export is not queued any more.
 
     A running export is left unchanged: it has a hold, which only its process or the leader settles.
     """
-    why = {"code": "cancelled", "detail": "the job was cancelled"}
-    return _change(db, row, ("queued",), state="failed", ended_at=at, **why)
+    return _change(db, row, ("queued",), state="failed", ended_at=at, code="cancelled", detail=detail)
 
 
 def forget_files(db: Connection, job: str, export: str) -> None:
