@@ -26,7 +26,7 @@ from tuner.cli.escape import usd
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.database.database import Database
-from tuner.domain.errors import BadFile
+from tuner.domain.errors import BadFile, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer, WorkerMachine
@@ -437,6 +437,27 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
     shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
     assert (shown["state"], shown["code"], shown["held_usd"]) == ("failed", "export_lost", 0)
     assert posted(service.database, job, made["id"]) == {"lost": math.ceil(billed_s * 0.1 / 3600 * 1e6)}
+
+
+def test_dead_process_is_noticed_although_the_room_on_the_cluster_is_unknown(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another export waits for room, and the cluster does not answer which nodes it has."""
+    job, controller = finished(service, client), Controller(service)
+    made = begin(client, job)
+    controller.one_pass()
+    begin(client, finished(service, client))
+    service.cluster.statuses[submission_id(service, job, made["id"])] = "failed"
+    service.now.pass_s(60)
+
+    def nodes() -> Any:
+        raise Unavailable("the nodes cannot be listed")
+
+    monkeypatch.setattr(service.cluster, "nodes", nodes)
+    with pytest.raises(Unavailable, match="cannot be listed"):
+        controller.one_pass()
+    shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
+    assert (shown["state"], shown["code"]) == ("failed", "export_lost")
 
 
 @pytest.mark.parametrize("ever_beat", [False, True])

@@ -298,7 +298,7 @@ class ExportSupervisor:
         self._watch = SilenceWatch()
 
     def one_pass(self, term: Term, fitting: Callable[[Sequence[ExportRow]], Sequence[ExportRow]]) -> None:
-        """Submit the exports for which there is room, and check the processes that have sent no heartbeat for `SILENT_NS`.
+        """Check the processes that have sent no heartbeat for `SILENT_NS`, then submit the exports for which there is room.
 
         Args:
             fitting: Returns the exports to submit, in their order, among all unfinished exports.
@@ -310,20 +310,26 @@ class ExportSupervisor:
         with self._service.database.read() as db:
             rows = exports.live(db)
         self._watch.keep({row.submission_id for row in rows})
-        failures = list[TunerError]()
         silent = [row for row in rows if row.submitted_at and self._silent_ns(row) >= SILENT_NS]
-        for act, row in [
-            *((self._supervise, row) for row in silent),
-            *((self._submit, row) for row in fitting(rows)),
-        ]:
+        failures = self._each(self._supervise, term, silent)
+        # This order notices dead processes even if `fitting` raises an error.
+        failures += self._each(self._submit, term, fitting(rows))
+        if failures:
+            raise failures[0]
+
+    def _each(
+        self, act: Callable[[Term, ExportRow], None], term: Term, rows: Sequence[ExportRow]
+    ) -> list[TunerError]:
+        """Call `act` for each export, and return the errors. An error does not keep the other exports waiting."""
+        failures = list[TunerError]()
+        for row in rows:
             try:
                 act(term, row)
             except Fenced:
                 raise
-            except TunerError as error:  # the other exports do not wait for this one
+            except TunerError as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        return failures
 
     def _silent_ns(self, row: ExportRow) -> int:
         """Return the nanoseconds since the process's last heartbeat, or since its submission if it has sent none."""
