@@ -139,6 +139,8 @@ def test_exports_wait_for_room_and_take_turns_with_waiting_jobs(
     controller = Controller(service)
     controller.one_pass()
     assert service.cluster.submitted == names[:2]
+    details = [client.get(f"/v1/jobs/{job}/exports/{export}").json()["detail"] for job, export in made]
+    assert details == ["", "", *["waits until the cluster has room for one trial of the job"] * 3]
     service.now.pass_s(1)
     waiting = fakes.submit(client, resources={"cpus": 2})
     controller.one_pass()

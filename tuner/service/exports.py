@@ -151,7 +151,8 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
         export_row = exports.get(db, job, export)
         if export_row.state == "queued" and export_row.submitted_at is None:
             quota = queue.get(db, row.project).reached(queue.at_work(db, row.project), 1)
-            reason = f"waits because the quota of the project allows {quota}" if quota else ""
+            room = "waits until the cluster has room for one trial of the job"
+            reason = f"waits because the quota of the project allows {quota}" if quota else room
             export_row = replace(export_row, detail=reason)
         posted = ledger.posted_by_kind(db, job, export)
         hold = ledger.open_hold(db, export_row.hold)
