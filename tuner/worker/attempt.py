@@ -73,9 +73,8 @@ class RunningAttempt:
     # Whether artifacts are dropped while earlier ones are being stored, because the last ones could not be stored or took too long
     drops_artifacts: bool = False
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
-    not_stored: FailureFields | None = (
-        None  # why the newest checkpoint of the publisher could not be stored, or None
-    )
+    # Why the newest checkpoint that the publisher has finished could not be stored. None if it was stored.
+    not_stored: FailureFields | None = None
 
     # What is to be sent to the driver
     reports: list[ReportFields] = field(default_factory=list)
